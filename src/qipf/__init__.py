@@ -1,0 +1,18 @@
+"""How far to trust each prediction of a trained neural network, in one forward pass."""
+
+from qipf.errors import QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf.estimator import QIPF
+from qipf.model import Prediction, WrappedModel, wrap
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "QIPF",
+    "Prediction",
+    "QIPFError",
+    "QIPFInputError",
+    "QIPFNotFittedError",
+    "QIPFWarning",
+    "WrappedModel",
+    "wrap",
+]

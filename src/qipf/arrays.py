@@ -1,0 +1,111 @@
+"""Arrays at the public door: checked before use, and given back as the kind that came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from qipf.errors import QIPFError, QIPFInputError
+
+#: Dtypes a field computes with; everything else numeric becomes float64 (or float32 if half).
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def checked_rows(
+    estimator: Any, X: Any, *, name: str, reset: bool, minimum: int = 0
+) -> Tensor:  # (n, d)
+    """Rows of finite float32 or float64 numbers, as a tensor; a tensor stays on its device.
+
+    `reset` records the number (and names) of features on the estimator, as fitting does;
+    otherwise they must agree with what was recorded.
+    """
+    if isinstance(X, Tensor):
+        rows = _checked_tensor(estimator, X, name, reset)
+    else:
+        rows = _checked_array(estimator, X, name, reset)
+    require_finite(rows, name)
+    if rows.shape[0] < minimum:
+        raise QIPFInputError(
+            f"{name} has n_samples = {rows.shape[0]} rows, but at least {minimum} are needed."
+        )
+    return rows
+
+
+def _checked_tensor(estimator: Any, X: Tensor, name: str, reset: bool) -> Tensor:
+    if X.ndim != 2:
+        raise QIPFInputError(
+            f"{name} must have two dimensions, (predictions, logits), got shape "
+            f"{tuple(X.shape)}. Reshape a single prediction with x[None, :]."
+        )
+    if X.is_complex() or X.dtype == torch.bool:
+        raise QIPFInputError(f"{name} must hold real numbers, got {X.dtype}.")
+    if reset:
+        estimator.n_features_in_ = X.shape[1]
+    elif X.shape[1] != estimator.n_features_in_:
+        raise QIPFInputError(
+            f"{name} has {X.shape[1]} features, but {type(estimator).__name__} was fitted with "
+            f"{estimator.n_features_in_}."
+        )
+    if X.dtype in _HALF:
+        return X.float()
+    return X if X.is_floating_point() else X.double()
+
+
+def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
+    if not reset and type(X) is np.ndarray and X.dtype in (np.float32, np.float64):
+        # what scoring in a loop sends, without scikit-learn's tour of every other kind
+        named = hasattr(estimator, "feature_names_in_")
+        if not named and X.ndim == 2 and X.shape[1] == estimator.n_features_in_:
+            return torch.from_numpy(_supported(X))
+    try:
+        array = validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32, np.float16],
+            ensure_all_finite=False,
+            ensure_min_samples=1 if reset else 0,
+        )
+    except QIPFError:
+        raise
+    except ValueError as error:
+        raise QIPFInputError(f"{name}: {error}") from error
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    return torch.from_numpy(_supported(array))
+
+
+def _supported(array: np.ndarray) -> np.ndarray:
+    """What torch can take without a copy: native byte order, writable, no negative strides."""
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return array
+
+
+def require_finite(rows: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, naming the rows."""
+    # one pass over the numbers; only a suspicion is looked into
+    if rows.numel() == 0 or torch.isfinite(rows.sum()):
+        return
+    bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten()
+    if bad.numel() == 0:
+        return
+    shown = ", ".join(str(int(row)) for row in bad[:5])
+    more = ", …" if bad.numel() > 5 else ""
+    count = f"{bad.numel()} row{'s' if bad.numel() > 1 else ''}"
+    raise QIPFInputError(
+        f"{name} has {count} with NaN or inf (rows {shown}{more}). Drop or repair them first."
+    )
+
+
+def given_back(values: Tensor, like: Any) -> Any:
+    """Tensor in, tensor out on its device; anything else in, numpy out."""
+    if isinstance(like, Tensor):
+        return values.to(like.device)
+    return values.detach().cpu().numpy()

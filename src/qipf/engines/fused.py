@@ -1,0 +1,187 @@
+r"""What the fused engines share: the field as attention, in flat memory, with a check on rounding.
+
+With :math:`q = (x-\bar c)/\sigma` and :math:`k_i = (c_i-\bar c)/\sigma` the scores
+:math:`a_i = q\cdot k_i - \|k_i\|^2/2 + \log w_i` give :math:`\mathrm{softmax}(a) = \tilde w` and
+:math:`\log\rho = \mathrm{logsumexp}(a) - \|q\|^2/2`. One softmax average of the values
+:math:`(k_i, \|k_i\|^2)` then yields every moment:
+
+.. math:: m_1/\sigma = \mathbb{E}k - q, \qquad
+          m_2/\sigma^2 = \mathbb{E}\|k\|^2 - 2q\cdot\mathbb{E}k + \|q\|^2 .
+
+Expanding the square loses digits: about :math:`\epsilon(\|q\|+\|k\|)^2` of each result. Rows whose
+loss could matter (queries far from everything, kernels far narrower than the data) are found after
+the fast pass and computed once more in float64. Float64 input is computed in float64 throughout.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qipf.engines.contract import Moments, blocks, checked_field, checked_queries
+from qipf.engines.reference import FARTHEST, ReferenceEngine, dense_moments, in_data_units, joined
+
+#: Bytes of working arrays per block of queries or of centres.
+BLOCK_BYTES = 2**23
+
+#: Largest bound on the relative loss in log ρ and K that a float32 pass may leave. The bound is
+#: pessimistic: on logits the true loss was never seen above a tenth of it.
+TOLERANCE = 5e-4
+
+
+class Averages(NamedTuple):
+    """Softmax averages of a block of queries over a block of centres."""
+
+    logsumexp: Tensor  # (Q,)
+    mean: Tensor  # (Q, d)   E k
+    mean_square: Tensor  # (Q,)  E |k|²
+
+
+class FusedEngine(ABC):
+    """Centres, scales, streams and checks; a subclass computes the averages of one block."""
+
+    def __init__(
+        self, centers: Tensor, bandwidth: float, log_weights: Tensor | None = None
+    ) -> None:
+        self.centers, self.log_weights = checked_field(centers, bandwidth, log_weights)
+        self.bandwidth = float(bandwidth)
+        # centre first: expanding the square loses digits
+        self.origin = self.centers.mean(0, dtype=torch.float64)
+        self._keys: dict[torch.dtype, tuple[Any, ...]] = {}
+        self._reach: float | None = None
+
+    @abstractmethod
+    def pack(self, keys: Tensor, bias: Tensor) -> Any:
+        """Keys (N, d) and their bias (N,), -|k|²/2 + log w, laid out for `average`."""
+
+    @abstractmethod
+    def average(self, queries: Tensor, packed: Any) -> Averages:
+        """Softmax averages of scaled queries (Q, d) over one packed block of centres."""
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Whether `average` works in this precision; what it does not, the reference does."""
+        return dtype == torch.float32
+
+    def __call__(self, queries: Tensor) -> Moments:
+        """Moments at each query (Q, d); gradients flow back to queries that ask for them."""
+        queries = checked_queries(queries, self.centers)
+        if queries.requires_grad and torch.is_grad_enabled():
+            outputs = _Differentiable.apply(queries, self)
+            return Moments(*outputs, dimension=queries.shape[1])  # type: ignore[misc]
+        return self._evaluate(queries.detach())
+
+    def _evaluate(self, queries: Tensor) -> Moments:
+        wide = torch.float64 in (queries.dtype, self.centers.dtype)
+        dtype = torch.float64 if wide else torch.float32
+        rows = max(1, BLOCK_BYTES // (8 * (queries.shape[1] + 2)))
+        if not self.supports(dtype):
+            return self._reference()(queries)
+        parts = [self._block(queries[part], dtype) for part in blocks(queries.shape[0], rows)]
+        return joined(parts, queries)
+
+    def _block(self, queries: Tensor, dtype: torch.dtype) -> Moments:
+        q_i = ((queries.double() - self.origin) / self.bandwidth).clamp_(-FARTHEST, FARTHEST)
+        moments = self._moments(q_i, dtype)
+        if dtype == torch.float64:
+            return moments
+        doubtful = self._doubtful(q_i, moments)
+        if doubtful.any():
+            if self.supports(torch.float64):
+                exact = self._moments(q_i[doubtful], torch.float64)
+            else:
+                exact = self._reference()(queries[doubtful])
+            for whole, part in zip(moments[:3], exact[:3], strict=True):
+                whole[doubtful] = part
+        return moments
+
+    def _moments(self, q_i: Tensor, dtype: torch.dtype) -> Moments:
+        narrow = q_i.to(dtype)
+        lse, mean, mean_square = self._averages(narrow, dtype)
+        squared = torch.linalg.vecdot(q_i, q_i)
+        m1_i = mean - q_i
+        m2 = mean_square - 2 * torch.linalg.vecdot(q_i, mean) + squared
+        m1_squared = torch.linalg.vecdot(m1_i, m1_i)
+        return in_data_units(lse - squared / 2, m1_squared, m2, self.bandwidth, q_i.shape[1])
+
+    def _averages(self, q_i: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """Averages over all centres, block by block, joined as an online softmax does."""
+        total: tuple[Tensor, Tensor, Tensor] | None = None
+        for packed in self._packed(dtype):
+            part = self.average(q_i, packed)
+            lse, mean, square = (value.double() for value in part)
+            if total is None:
+                total = lse, mean, square
+                continue
+            joint = torch.logaddexp(total[0], lse)
+            old, new = torch.exp(total[0] - joint), torch.exp(lse - joint)
+            mean = total[1] * old[:, None] + mean * new[:, None]
+            total = joint, mean, total[2] * old + square * new
+        assert total is not None  # checked_field leaves at least one centre
+        return total
+
+    def _packed(self, dtype: torch.dtype) -> Any:
+        """Packed blocks of centres: kept when they fit one block, made on the way when many."""
+        if dtype in self._keys:
+            return self._keys[dtype]
+        count, dimension = self.centers.shape
+        rows = max(1, 4 * BLOCK_BYTES // (8 * (dimension + 2)))
+        if count > rows:
+            return (self._pack_rows(part, dtype) for part in blocks(count, rows))
+        self._keys[dtype] = (self._pack_rows(slice(None), dtype),)
+        return self._keys[dtype]
+
+    def _pack_rows(self, rows: slice, dtype: torch.dtype) -> Any:
+        k_j = (self.centers[rows].double() - self.origin) / self.bandwidth
+        k_j = k_j.clamp_(-FARTHEST, FARTHEST)
+        bias = self.log_weights[rows] - torch.linalg.vecdot(k_j, k_j) / 2
+        return self.pack(k_j.to(dtype), bias.to(dtype))
+
+    def _doubtful(self, q_i: Tensor, moments: Moments) -> Tensor:
+        """Rows where float32 may have lost more than the tolerance."""
+        reach = torch.linalg.vector_norm(q_i, dim=1) + self._farthest_center()
+        loss = torch.finfo(torch.float32).eps * reach.square()
+        variance = self.bandwidth * self.bandwidth
+        size = (moments.m2 / 4 - moments.m1_squared / 8) / variance
+        smallest = torch.minimum(-moments.log_density, size).clamp(min=1.0)
+        # written so that NaN counts as doubtful
+        return ~(loss <= TOLERANCE * smallest)
+
+    def _farthest_center(self) -> float:
+        if self._reach is None:
+            farthest = max(
+                float((self.centers[part].double() - self.origin).square().sum(1).max())
+                for part in blocks(self.centers.shape[0], 2**16)
+            )
+            self._reach = farthest**0.5 / self.bandwidth
+        return self._reach
+
+    def _reference(self) -> ReferenceEngine:
+        return ReferenceEngine(self.centers, self.bandwidth, self.log_weights)
+
+
+class _Differentiable(torch.autograd.Function):
+    """Fast moments forwards; backwards, the dense formula block by block."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, engine: FusedEngine) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(queries)
+        ctx.engine = engine
+        return engine._evaluate(queries.detach())[:3]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (queries,) = ctx.saved_tensors
+        engine: FusedEngine = ctx.engine
+        rows = max(1, 2**21 // engine.centers.shape[0])
+        gradient = torch.empty_like(queries)
+        for part in blocks(queries.shape[0], rows):
+            with torch.enable_grad():
+                leaf = queries[part].detach().requires_grad_()
+                moments = dense_moments(leaf, engine.centers, engine.bandwidth, engine.log_weights)
+                upstream = [grad[part] for grad in grads]
+                (gradient[part],) = torch.autograd.grad(moments[:3], leaf, upstream)
+        return gradient, None

@@ -1,0 +1,36 @@
+"""What bad input gets: one family of errors, each of which says the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from sklearn.exceptions import NotFittedError
+
+
+class QIPFError(Exception):
+    """Everything that qipf itself refuses."""
+
+
+class QIPFInputError(QIPFError, ValueError):
+    """An argument that cannot be used; a `ValueError`, as scikit-learn expects."""
+
+
+class QIPFNotFittedError(QIPFError, NotFittedError):
+    """Used before `fit`; a scikit-learn `NotFittedError`."""
+
+
+class QIPFWarning(UserWarning):
+    """Something was left out or replaced, and the result still holds."""
+
+
+def unknown_name(what: str, name: object, known: Iterable[str]) -> QIPFInputError:
+    """The error for a name that is not among the known ones, with the nearest of them.
+
+    >>> str(unknown_name("engine", "atention", ["reference", "attention"]))
+    "Unknown engine 'atention'. Did you mean 'attention'? Known: attention, reference."
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return QIPFInputError(f"Unknown {what} {name!r}.{hint} Known: {', '.join(names)}.")

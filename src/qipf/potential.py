@@ -1,0 +1,144 @@
+r"""The potential of the field and its Hermite modes, in closed form.
+
+Everything here is a function of the moments of `qipf.engines`: no derivative is taken numerically.
+The wave function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K` and slope
+:math:`S` determine the potential and, by the chain rule, every mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+
+import torch
+from torch import Tensor
+
+from qipf.engines.contract import CEILING, Moments
+from qipf.errors import QIPFInputError
+
+
+def curvature(
+    moments: Moments,
+    bandwidth: float,
+) -> Tensor:  # (Q,)
+    r"""How sharply the wave function bends, in units of its own height.
+
+    .. math:: K = \frac{\sigma^2}{2}\frac{\nabla^2\psi}{\psi}
+              = \frac{m_2}{4\sigma^2} - \frac{\|m_1\|^2}{8\sigma^2} - \frac{d}{4}
+
+    Bounded below by :math:`S - d/4`. Up to the ground energy it is the potential, the QIPF.
+    """
+    m1_squared, m2 = moments.m1_squared / bandwidth, moments.m2 / bandwidth
+    bending = (m2 / 4 - m1_squared / 8) / bandwidth - moments.dimension / 4
+    return bending.clamp(max=CEILING)
+
+
+def slope(
+    moments: Moments,
+    bandwidth: float,
+) -> Tensor:  # (Q,)
+    r"""How steep the wave function is, in units of its own height.
+
+    .. math:: S = \frac{\sigma^2}{2}\frac{\|\nabla\psi\|^2}{\psi^2} = \frac{\|m_1\|^2}{8\sigma^2}
+    """
+    return (moments.m1_squared / bandwidth / bandwidth / 8).clamp(max=CEILING)
+
+
+def bare_modes(
+    moments: Moments,
+    bandwidth: float,
+    orders: Sequence[int],
+    softening: float = 0.0,
+) -> Tensor:  # (Q, len(orders))
+    r"""The modes before their ground energies, :math:`V_p - E_p`.
+
+    With :math:`\psi_p = h_p(\psi)`, :math:`h_p = H_p/\sqrt{2^p p!}`,
+
+    .. math::
+        L_p &= \tfrac{\sigma^2}{2}\nabla^2\psi_p = h_p'(\psi)\psi K + h_p''(\psi)\psi^2 S \\
+        G_p &= \tfrac{\sigma^2}{2}\|\nabla\psi_p\|^2 = h_p'(\psi)^2\psi^2 S \\
+        V_p - E_p &= \frac{\psi_p L_p}{\psi_p^2+\epsilon^2}
+                     + \frac{\epsilon^2 G_p}{(\psi_p^2+\epsilon^2)^2}
+
+    and :math:`L_p/\psi_p` for :math:`\epsilon = 0`, with a pole wherever :math:`h_p(\psi) = 0`.
+    Odd orders share a factor :math:`\psi` above and below; it is cancelled before anything is
+    evaluated, so that the modes stay right where :math:`\psi` itself underflows. Poles, and
+    whatever else would leave the floating-point range, end at ±1e300.
+    """
+    density = torch.exp(moments.log_density)  # ψ²
+    K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
+    reduced = _reduced_hermite(density, max(orders, default=1))
+    columns = [_bare_mode(p, reduced, density, K, S, softening) for p in orders]
+    if not columns:
+        return density.new_zeros(density.shape[0], 0)
+    return torch.stack(columns, dim=1)
+
+
+def _bare_mode(
+    p: int, reduced: list[Tensor], density: Tensor, K: Tensor, S: Tensor, softening: float
+) -> Tensor:
+    odd = p % 2 == 1
+    top = math.sqrt(2 * p) * reduced[p - 1] * K
+    if not odd:
+        top = top * density
+    if p >= 2:
+        top = top + 2 * math.sqrt(p * (p - 1)) * density * reduced[p - 2] * S
+    if softening == 0.0:
+        return torch.nan_to_num(top / reduced[p], 0.0, CEILING, -CEILING).clamp(-CEILING, CEILING)
+    cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
+    softened = reduced[p].square() * cancelled + softening**2
+    energy = 2 * p * reduced[p - 1].square() * density * S
+    if not odd:
+        energy = energy * density
+    value = top * reduced[p] * cancelled / softened + softening**2 * energy / softened.square()
+    return torch.nan_to_num(value, 0.0, CEILING, -CEILING).clamp(-CEILING, CEILING)
+
+
+def _reduced_hermite(density: Tensor, highest: int) -> list[Tensor]:
+    r"""``h_p(ψ)`` for even p and ``h_p(ψ)/ψ`` for odd p, both polynomials in ψ² = ρ.
+
+    From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`.
+    """
+    reduced = [torch.ones_like(density), torch.full_like(density, math.sqrt(2))]
+    for p in range(1, highest):
+        step = reduced[p] * density if p % 2 == 1 else reduced[p]
+        reduced.append(math.sqrt(2 / (p + 1)) * step - math.sqrt(p / (p + 1)) * reduced[p - 1])
+    return reduced
+
+
+def ground_energies(bare: Tensor) -> Tensor:  # (Q, P) -> (P,)
+    r"""The energies that lift each mode's calmest known place to zero, :math:`E_p = -\min`.
+
+    >>> ground_energies(torch.tensor([[0.5, -2.0], [1.0, 3.0]]))
+    tensor([-0.5000,  2.0000])
+    """
+    return -bare.amin(dim=0)
+
+
+def checked_orders(orders: object) -> tuple[int, ...]:
+    """Mode orders as a tuple of integers ≥ 1.
+
+    >>> checked_orders([1, 2])
+    (1, 2)
+    """
+    given = tuple(orders) if isinstance(orders, Iterable) else (orders,)
+    if not given or not all(isinstance(p, Integral) and int(p) >= 1 for p in given):
+        raise QIPFInputError(
+            f"orders must be integers of at least 1, such as (1, 2, 3, 4), got {orders!r}."
+        )
+    return tuple(int(p) for p in given)
+
+
+def checked_softening(softening: object) -> float:
+    """A softening ε ≥ 0; zero is the exact mode with its poles."""
+    try:
+        value = float(softening)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise QIPFInputError(
+            f"softening must be a finite number of at least 0, got {softening!r}. "
+            "0 gives the exact modes."
+        )
+    return value

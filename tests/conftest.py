@@ -1,0 +1,41 @@
+"""What all tests share: one naive float64 truth, and realistic logits."""
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+
+matplotlib.use("Agg")
+
+
+def naive_moments(queries, centers, bandwidth, weights=None):
+    """The definitions of the moments, pair by pair, in float64."""
+    x, c = np.asarray(queries, np.float64), np.asarray(centers, np.float64)
+    w = np.ones(len(c)) if weights is None else np.asarray(weights, np.float64)
+    w = w / w.sum()
+    log_density, m1_squared, m2 = [], [], []
+    for row in x:
+        offsets = c - row
+        squares = (offsets**2).sum(1)
+        scores = np.log(w) - squares / (2 * bandwidth**2)
+        top = scores.max()
+        kernel = np.exp(scores - top)
+        share = kernel / kernel.sum()
+        log_density.append(top + np.log(kernel.sum()))
+        m1_squared.append(((share @ offsets) ** 2).sum())
+        m2.append(share @ squares)
+    return np.array(log_density), np.array(m1_squared), np.array(m2)
+
+
+def make_logits(count, spread=7.0, offset=0.0, dimension=10, seed=0):
+    """Ten clusters, as the logits of a trained classifier lie."""
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(10, dimension, generator=torch.Generator().manual_seed(99))
+    chosen = torch.randint(10, (count,), generator=generator)
+    noise = torch.randn(count, dimension, generator=generator)
+    return spread * (0.8 * means[chosen] + 0.6 * noise) + offset
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)

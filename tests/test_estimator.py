@@ -1,0 +1,347 @@
+"""QIPF: kinds of input, reproducibility, scikit-learn's contract, rejections."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf.bandwidth import FACTORS
+from tests.conftest import make_logits, naive_moments
+
+SCORES = ["uncertainty", "modes", "potential", "log_density", "score_samples", "decision_function"]
+
+
+@pytest.fixture(scope="module")
+def train():
+    return make_logits(800).numpy()
+
+
+@pytest.fixture(scope="module")
+def test():
+    return make_logits(50, seed=1).numpy()
+
+
+@pytest.fixture(scope="module")
+def field(train):
+    return QIPF(bandwidth=3.0).fit(train)
+
+
+def test_scores_follow_from_the_definitions(field, test):
+    sigma, d = field.bandwidth_, 10
+
+    def by_hand(x):
+        log_density, m1_squared, m2 = naive_moments(x, field.centers_, sigma)
+        K = m2 / (4 * sigma**2) - m1_squared / (8 * sigma**2) - d / 4
+        S = m1_squared / (8 * sigma**2)
+        psi = np.exp(log_density / 2)
+        ratio_2 = (4 * psi**2 * K + 4 * psi**2 * S) / (2 * psi**2 - 1) / 1
+        h3 = (8 * psi**3 - 12 * psi, 24 * psi**2 - 12, 48 * psi)
+        h4 = (16 * psi**4 - 48 * psi**2 + 12, 64 * psi**3 - 96 * psi, 192 * psi**2 - 96)
+        higher = [(h[1] * psi * K + h[2] * psi**2 * S) / h[0] for h in (h3, h4)]
+        return log_density, K, np.stack([K, ratio_2, *higher], axis=1)
+
+    _, K_inside, inside = by_hand(field.centers_)
+    log_density, K, bare = by_hand(test)
+    modes = bare - inside.min(0)
+    np.testing.assert_allclose(field.log_density(test), log_density, rtol=1e-5)
+    np.testing.assert_allclose(field.potential(test), K - K_inside.min(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(field.modes(test), modes, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(field.uncertainty(test), modes.mean(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(field.score_samples(test), -field.uncertainty(test))
+    np.testing.assert_allclose(field.modes(test)[:, 0], field.potential(test), atol=1e-9)
+
+
+def test_the_calmest_centre_has_no_potential(field):
+    assert field.potential(field.centers_).min() == pytest.approx(0.0, abs=1e-6)
+    np.testing.assert_allclose(field.modes(field.centers_).min(0), 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["reference", "attention"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_uncertainty_grows_without_end(train, test, engine, dtype):
+    field = QIPF(bandwidth=3.0, engine=engine).fit(train.astype(dtype))
+    far = np.stack([field.uncertainty(test.astype(dtype) * 10.0**k) for k in range(7)])
+    assert np.isfinite(far).all()
+    assert (np.diff(far[1:], axis=0) > 0).all()
+    growth = far[6] / far[5]
+    np.testing.assert_allclose(growth, 100.0, rtol=1e-3)  # quadratic
+
+
+@pytest.mark.parametrize("scale", [1e18, 1e30, 1e38])
+def test_uncertainty_is_finite_for_the_largest_numbers(field, scale):
+    assert np.isfinite(field.uncertainty(np.full((1, 10), scale))).all()
+
+
+@pytest.mark.parametrize("method", SCORES)
+def test_numpy_in_numpy_out_tensor_in_tensor_out(field, test, method):
+    array = getattr(field, method)(test)
+    tensor = getattr(field, method)(torch.from_numpy(test))
+    assert isinstance(array, np.ndarray)
+    assert isinstance(tensor, torch.Tensor)
+    assert array.dtype == np.float64
+    assert tensor.dtype == torch.float64
+    np.testing.assert_array_equal(array, tensor.numpy())
+    assert getattr(field, method)(test.tolist()).shape == array.shape
+
+
+def test_predict_gives_the_kind_that_came(field, test):
+    array = field.predict(test)
+    assert set(array) <= {1, -1}
+    np.testing.assert_array_equal(array, field.predict(torch.from_numpy(test)).numpy())
+    assert np.array_equal(array == 1, field.decision_function(test) >= 0)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32]
+)
+def test_every_number_format_is_taken(field, test, dtype):
+    rows = torch.from_numpy(test).to(dtype)
+    expected = field.uncertainty(rows.double())
+    torch.testing.assert_close(field.uncertainty(rows), expected, rtol=1e-4, atol=1e-5)
+    fitted = QIPF(bandwidth=3.0, max_centers=100).fit(rows)
+    assert fitted.centers_.dtype in (np.float32, np.float64)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8, ">f4", ">f8"])
+def test_every_array_format_is_taken(field, test, dtype):
+    rows = np.abs(test).astype(dtype)
+    expected = field.uncertainty(rows.astype(np.float64))
+    np.testing.assert_allclose(field.uncertainty(rows), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layout_in_memory_does_not_matter(field, test):
+    plain = field.uncertainty(test)
+    wide = np.repeat(test, 2, axis=1)[:, ::2]
+    frozen = test.copy()
+    frozen.flags.writeable = False
+    tensor = torch.from_numpy(test)
+    for rows in (wide, np.asfortranarray(test), test[::-1][::-1], frozen):
+        np.testing.assert_allclose(field.uncertainty(rows), plain, rtol=1e-6)
+    np.testing.assert_allclose(field.uncertainty(test[::-1])[::-1], plain, rtol=1e-6)
+    strided = tensor.T.contiguous().T
+    np.testing.assert_allclose(field.uncertainty(strided).numpy(), plain, rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", [*SCORES, "predict"])
+def test_an_empty_batch_gives_an_empty_answer(field, method):
+    assert len(getattr(field, method)(np.empty((0, 10), np.float32))) == 0
+    assert len(getattr(field, method)(torch.empty(0, 10))) == 0
+
+
+def test_input_is_never_changed(train, test):
+    before = train.copy(), test.copy()
+    QIPF().fit(train).uncertainty(test)
+    np.testing.assert_array_equal(train, before[0])
+    np.testing.assert_array_equal(test, before[1])
+
+
+def test_centres_are_a_seeded_subsample(train):
+    same = [QIPF(bandwidth=3.0, max_centers=100, random_state=s).fit(train) for s in (1, 1, 2)]
+    assert same[0].centers_.shape == (100, 10)
+    np.testing.assert_array_equal(same[0].centers_, same[1].centers_)
+    assert not np.array_equal(same[0].centers_, same[2].centers_)
+    rows = {row.tobytes() for row in train}
+    assert all(row.tobytes() in rows for row in same[0].centers_)
+    assert len({row.tobytes() for row in same[0].centers_}) == 100
+
+
+def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
+    seen = {}
+
+    def spy(centers, held_out, wrong, **options):
+        seen.update(centers=centers.numpy(), held_out=held_out.numpy(), wrong=wrong)
+        from qipf.bandwidth import Choice
+
+        return Choice(2.0, "error detection", {})
+
+    monkeypatch.setattr("qipf.estimator.choose_factor", spy)
+    labels = train.argmax(1)
+    labels[::7] = (labels[::7] + 1) % 10
+    field = QIPF(max_centers=300).fit(train, labels)
+    inside = {row.tobytes() for row in seen["centers"]}
+    assert len(seen["centers"]) == 300
+    assert len(seen["held_out"]) == 500
+    assert not any(row.tobytes() in inside for row in seen["held_out"])
+    # with rows to spare, none of the held-out ones enters the final field either
+    assert {row.tobytes() for row in field.centers_} == inside
+    # and the errors belong to the held-out rows
+    place = {
+        row.tobytes(): wrong for row, wrong in zip(train, train.argmax(1) != labels, strict=True)
+    }
+    np.testing.assert_array_equal(seen["wrong"], [place[r.tobytes()] for r in seen["held_out"]])
+
+
+def test_few_rows_return_to_the_field_after_the_choice(train):
+    field = QIPF().fit(train)
+    assert field.centers_.shape == (800, 10)
+    assert field.bandwidth_factor_ in FACTORS
+    assert field.bandwidth_criterion_ == "likelihood"
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_labels_choose_the_bandwidth_by_error_detection(train, as_tensor):
+    labels = train.argmax(1)
+    labels[:200:3] = (labels[:200:3] + 1) % 10
+    wrong = train.argmax(1) != labels
+    if as_tensor:
+        by_label = QIPF().fit(torch.from_numpy(train), torch.from_numpy(labels))
+    else:
+        by_label = QIPF().fit(train, labels)
+    assert by_label.bandwidth_criterion_ == "error detection"
+    assert by_label.bandwidth_ == QIPF().fit(train, wrong=wrong).bandwidth_
+
+
+def test_bandwidth_rules(train):
+    plain = QIPF(bandwidth="silverman").fit(train)
+    assert (plain.bandwidth_factor_, plain.bandwidth_criterion_) == (1.0, "silverman")
+    given = QIPF(bandwidth=2 * plain.bandwidth_).fit(train)
+    assert given.bandwidth_factor_ == pytest.approx(2.0)
+    assert given.bandwidth_criterion_ == "given"
+    few = QIPF().fit(train[:6])
+    assert few.bandwidth_criterion_ == "silverman"
+
+
+def test_contamination_is_the_share_of_outliers_in_training(train):
+    for share in (0.01, 0.1, 0.5):
+        marked = QIPF(contamination=share).fit_predict(train)
+        assert np.mean(marked == -1) == pytest.approx(share, abs=2 / len(train))
+
+
+def test_gradients_reach_the_logits(field, test):
+    rows = torch.from_numpy(test[:3]).double().requires_grad_()
+    torch.autograd.gradcheck(field.uncertainty, rows, atol=1e-4)
+
+
+def test_in_a_pipeline_cloned_pickled_and_searched(train, test):
+    pipeline = make_pipeline(StandardScaler(), QIPF(max_centers=200)).fit(train)
+    assert pipeline.score_samples(test).shape == (50,)
+    field = QIPF(orders=(1, 3), softening=0.1, max_centers=50).fit(train)
+    copy = clone(field)
+    assert copy.get_params() == field.get_params()
+    assert not hasattr(copy, "centers_")
+    restored = pickle.loads(pickle.dumps(field))
+    np.testing.assert_array_equal(restored.uncertainty(test), field.uncertainty(test))
+    search = GridSearchCV(
+        QIPF(max_centers=100),
+        {"bandwidth": [0.1, 3.0]},
+        scoring=lambda estimator, X: float(estimator.log_density(X).mean()),
+        cv=3,
+    ).fit(train)
+    assert search.best_params_ == {"bandwidth": 3.0}
+
+
+def test_refitting_replaces_everything_and_a_failed_refit_nothing(train, test):
+    field = QIPF(bandwidth=3.0).fit(train)
+    before = field.uncertainty(test)
+    with pytest.raises(QIPFInputError):
+        field.fit(np.ones((20, 4)))
+    np.testing.assert_array_equal(field.uncertainty(test), before)
+    assert field.n_features_in_ == 10
+    field.fit(train[:, :4])
+    assert field.uncertainty(test[:, :4]).shape == (50,)
+
+
+BROKEN = np.zeros((4, 3))
+BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (BROKEN, "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first."),
+        (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
+        (np.zeros(5), "Expected 2D array, got 1D array instead"),
+        (torch.zeros(5), "X must have two dimensions, (predictions, logits), got shape (5,)"),
+        (torch.zeros(5, 2, dtype=torch.complex64), "X must hold real numbers"),
+        (np.zeros((1, 3)), "X has n_samples = 1 rows, but at least 2 are needed."),
+        (np.ones((20, 3)), "X has fewer than two distinct rows (n_samples = 20, all equal)"),
+        (np.array([["a", "b"]]), "X: "),
+        (np.zeros((0, 3)), "X: Found array with 0 sample"),
+        (torch.zeros(0, 3), "X has n_samples = 0 rows"),
+    ],
+)
+def test_bad_training_rows_are_refused_and_leave_nothing_behind(rows, message):
+    field = QIPF()
+    before = dict(vars(field))
+    with pytest.raises(QIPFInputError, match=re.escape(message)) as caught:
+        field.fit(rows)
+    assert isinstance(caught.value, QIPFError)
+    assert isinstance(caught.value, ValueError)
+    assert vars(field) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((2, 3)), "X has 3 features, but QIPF is expecting 10 features"),
+        (torch.zeros(2, 3), "X has 3 features, but QIPF was fitted with 10."),
+        (np.full((7, 10), np.nan), "X has 7 rows with NaN or inf (rows 0, 1, 2, 3, 4, …)"),
+        (np.full((1, 10), np.inf, np.float32), "X has 1 row with NaN or inf (rows 0)"),
+        (np.zeros(10), "Expected 2D array"),
+    ],
+)
+def test_bad_rows_to_judge_are_refused(field, rows, message):
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        field.uncertainty(rows)
+
+
+def test_large_finite_numbers_are_not_taken_for_infinite(field):
+    rows = np.full((3, 10), 3e38, np.float32)  # their sum overflows
+    assert np.isfinite(field.uncertainty(rows)).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"bandwidth": 0.0}, "bandwidth must be 'cv', 'silverman' or a positive number, got 0.0."),
+        ({"bandwidth": -1}, "bandwidth must be 'cv', 'silverman' or a positive number, got -1."),
+        ({"bandwidth": float("nan")}, "or a positive number, got nan."),
+        ({"bandwidth": None}, "or a positive number, got None."),
+        ({"bandwidth": "scott"}, "Unknown bandwidth 'scott'. Known: cv, silverman."),
+        ({"softening": -0.1}, "softening must be a finite number of at least 0, got -0.1."),
+        ({"orders": (0, 1)}, "orders must be integers of at least 1"),
+        ({"orders": (1.5,)}, "orders must be integers of at least 1"),
+        ({"orders": ()}, "orders must be integers of at least 1"),
+        ({"max_centers": 0}, "max_centers must be an integer of at least 1, got 0."),
+        ({"max_centers": 10.0}, "max_centers must be an integer of at least 1, got 10.0."),
+        ({"reduction": "randm"}, "Unknown reduction 'randm'. Did you mean 'random'?"),
+        ({"contamination": 0.7}, "contamination must lie in (0, 0.5], got 0.7."),
+        ({"contamination": "auto"}, "contamination must lie in (0, 0.5], got 'auto'."),
+        ({"engine": "atention"}, "Unknown engine 'atention'. Did you mean 'attention'?"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": 3.5}, "device 3.5 cannot be used here"),
+    ],
+)
+def test_bad_parameters_are_refused_at_fit(train, parameters, message):
+    field = QIPF(**parameters)
+    before = dict(vars(field))
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        field.fit(train)
+    assert vars(field) == before
+
+
+@pytest.mark.parametrize("method", [*SCORES, "predict"])
+def test_use_before_fit_is_refused(method):
+    with pytest.raises(QIPFNotFittedError, match="not fitted yet. Call fit"):
+        getattr(QIPF(), method)(np.zeros((1, 2)))
+
+
+def test_bad_labels_are_refused(train):
+    with pytest.raises(QIPFInputError, match=re.escape("y must have shape (800,), one entry")):
+        QIPF().fit(train, np.zeros(799, int))
+    with pytest.raises(QIPFInputError, match=re.escape("wrong must have shape (800,)")):
+        QIPF().fit(train, wrong=np.zeros((800, 2), bool))
+    with pytest.raises(QIPFInputError, match="wrong must hold booleans"):
+        QIPF().fit(train, wrong=np.arange(800))
+    with pytest.raises(QIPFInputError, match="not both"):
+        QIPF().fit(train, np.zeros(800, int), wrong=np.zeros(800, bool))
+    for labels in (np.arange(1, 801) % 10 + 1, np.full(800, 0.5), np.full(800, "cat")):
+        with pytest.warns(QIPFWarning, match=re.escape("y does not hold classes 0..9")):
+            assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"

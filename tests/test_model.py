@@ -1,0 +1,249 @@
+"""wrap(): every kind of network and loader; the network is left as it was."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import qipf
+from qipf import QIPF, QIPFInputError, QIPFNotFittedError
+
+
+class Net(nn.Module):
+    def __init__(self, answer=lambda logits: logits):
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU())
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(6 * 6 * 6, 4)
+        self.answer = answer
+
+    def forward(self, images):
+        return self.answer(self.head(self.drop(self.backbone(images).flatten(1))))
+
+
+@pytest.fixture
+def images():
+    return torch.randn(120, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def loader(images):
+    labels = torch.arange(120) % 4
+    return DataLoader(TensorDataset(images, labels), batch_size=32)
+
+
+def logits_of(net, images):
+    was, net.training = net.training, False
+    net.eval()
+    with torch.no_grad():
+        logits = net(images)
+    net.train(was)
+    return logits
+
+
+def test_a_prediction_is_the_networks_own_with_its_fields_uncertainty(images, loader):
+    net = Net().eval()
+    model = qipf.wrap(net).fit(loader)
+    prediction = model(images)
+    logits = logits_of(net, images)
+    torch.testing.assert_close(prediction.logits, logits)
+    assert torch.equal(prediction.labels, logits.argmax(1))
+    torch.testing.assert_close(prediction.uncertainty, model.field.uncertainty(logits))
+    assert model.field.bandwidth_criterion_ == "error detection"
+    # all 120 predictions are in the field, each once
+    assert sorted(map(tuple, model.field.centers_.tolist())) == sorted(map(tuple, logits.tolist()))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda logits: (logits, "more"),
+        lambda logits: [logits],
+        lambda logits: {"loss": 0.0, "logits": logits},
+        lambda logits: SimpleNamespace(logits=logits, hidden=None),
+    ],
+    ids=["tuple", "list", "dict", "object"],
+)
+def test_every_kind_of_output_gives_the_same(answer, images, loader):
+    plain = qipf.wrap(Net()).fit(loader)(images)
+    other = qipf.wrap(Net(answer)).fit(loader)(images)
+    torch.testing.assert_close(other.uncertainty, plain.uncertainty)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", lambda maps: maps.mean((2, 3))),
+        ("flatten", lambda maps: maps.flatten(1)),
+        (lambda maps: maps.amax((2, 3)), lambda maps: maps.amax((2, 3))),
+    ],
+)
+def test_a_layer_is_pooled_as_told(pooling, expected, images, loader):
+    net = Net().eval()
+    model = qipf.wrap(net, layer="backbone", pooling=pooling).fit(loader)
+    with torch.no_grad():
+        rows = expected(net.backbone(images))
+    torch.testing.assert_close(model(images).uncertainty, model.field.uncertainty(rows))
+    assert model.field.n_features_in_ == rows.shape[1]
+
+
+def test_tokens_are_averaged():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Linear(3, 5)
+            self.head = nn.Linear(5, 2)
+
+        def forward(self, x):
+            return self.head(self.embed(x).mean(1))
+
+    torch.manual_seed(0)
+    net, x = Tokens(), torch.randn(40, 7, 3)
+    model = qipf.wrap(net, layer="embed").fit([x])
+    with torch.no_grad():
+        rows = net.embed(x).mean(1)
+    torch.testing.assert_close(model(x).uncertainty, model.field.uncertainty(rows))
+
+
+@pytest.mark.parametrize("layer", [None, "backbone.0"])
+def test_the_network_is_left_as_it_was(layer, images, loader):
+    net = Net()
+    net.train()
+    net.drop.eval()  # a mixture of modes comes back as a mixture
+    net.head.weight.requires_grad_(False)
+    net.head(torch.randn(1, 216)).sum().backward()
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    grads = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+    model = qipf.wrap(net, layer=layer).fit(loader)
+    model(images)
+    assert [m.training for m in net.modules()] == [m is not net.drop for m in net.modules()]
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    for parameter, grad in zip(net.parameters(), grads, strict=True):
+        assert (parameter.grad is None) if grad is None else torch.equal(parameter.grad, grad)
+    assert all(not m._forward_hooks for m in net.modules())
+    assert not net.head.weight.requires_grad
+
+
+def test_the_network_is_left_as_it_was_when_it_fails(images):
+    net = Net().train()
+    with pytest.raises(RuntimeError):
+        qipf.wrap(net, layer="backbone").fit([images, torch.zeros(3, 9, 8, 8)])
+    assert net.training
+    assert all(not m._forward_hooks for m in net.modules())
+
+
+def test_gradients_of_the_uncertainty_reach_the_input(images, loader):
+    net = Net().double().eval()
+    model = qipf.wrap(net).fit([images.double()])
+    inputs = images[:2].double().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(inputs).uncertainty.sum(), inputs)
+    step = 1e-5 * torch.randn(
+        inputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    with torch.no_grad():
+        rise = model(inputs + step).uncertainty.sum() - model(inputs - step).uncertainty.sum()
+    assert float(rise) == pytest.approx(float(2 * (gradient * step).sum()), rel=1e-4)
+
+
+def test_only_a_sample_stays_in_memory(images):
+    net = Net().eval()
+    field = QIPF(max_centers=40, bandwidth="silverman")
+    model = qipf.wrap(net, field=field).fit(images.split(7))
+    assert model.field.centers_.shape == (40, 4)
+    logits = {tuple(row) for row in logits_of(net, images).tolist()}
+    assert {tuple(row) for row in model.field.centers_.tolist()} <= logits
+    other_cuts = qipf.wrap(net, field=field).fit(images.split(50))
+    torch.testing.assert_close(
+        torch.from_numpy(model.field.centers_), torch.from_numpy(other_cuts.field.centers_)
+    )
+
+
+def test_loaders_of_every_kind(images):
+    net, labels = Net().eval(), torch.arange(120) % 4
+    expected = qipf.wrap(net).fit([(images, labels)]).field.bandwidth_
+
+    class Keyword(nn.Module):
+        def forward(self, pixels):
+            return net(pixels)
+
+    keyword = Keyword()
+    for batch in ({"pixels": images, "labels": labels}, {"pixels": images, "label": labels}):
+        assert qipf.wrap(keyword).fit([batch]).field.bandwidth_ == expected
+    assert qipf.wrap(net).fit(iter([(images, labels)])).field.bandwidth_ == expected
+    unlabelled = qipf.wrap(net).fit([[images]]).field
+    assert unlabelled.bandwidth_criterion_ == "likelihood"
+
+
+def test_half_precision_networks_are_judged(images):
+    net = Net().to(torch.bfloat16).eval()
+    model = qipf.wrap(net).fit([images.to(torch.bfloat16)])
+    prediction = model(images[:3].to(torch.bfloat16))
+    assert prediction.logits.dtype == torch.bfloat16
+    assert torch.isfinite(prediction.uncertainty).all()
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (nn.Softmax(dim=1), "softmax"),
+        (nn.LogSoftmax(dim=1), "log_softmax"),
+        (nn.Sigmoid(), "sigmoid"),
+        (lambda logits: nn.functional.softmax(logits, dim=1), "softmax"),
+        (lambda logits: logits.softmax(1), "softmax"),
+    ],
+)
+def test_a_network_known_to_end_in_probabilities_is_refused(activation, name, images):
+    with pytest.raises(QIPFInputError, match=f"The network ends in {name}: .* raw logits"):
+        qipf.wrap(Net(activation)).fit([images])
+
+
+def test_probabilities_are_never_guessed(images):
+    # numbers in [0, 1] that no softmax made are somebody's logits
+    model = qipf.wrap(Net(lambda logits: logits.clamp(0, 1) / 4)).fit([images])
+    assert model(images[:2]).uncertainty.shape == (2,)
+    inside = Net(lambda logits: 3 * logits.softmax(1))  # not the last step
+    assert qipf.wrap(inside).fit([images]).field.centers_.shape == (120, 4)
+    # and a softmax after the chosen layer does no harm
+    qipf.wrap(Net(nn.Softmax(dim=1)), layer="head").fit([images])
+
+
+def test_bad_networks_and_layers_are_refused(images):
+    with pytest.raises(QIPFInputError, match="net must be a torch.nn.Module, got function"):
+        qipf.wrap(lambda x: x)
+    with pytest.raises(QIPFInputError, match="no layer 'backbon.0'. Close: backbone.0"):
+        qipf.wrap(Net(), layer="backbon.0")
+    with pytest.raises(QIPFInputError, match="Unknown pooling 'max'"):
+        qipf.wrap(Net(), pooling="max")
+    with pytest.raises(QIPFInputError, match="returns NoneType, in which no logits were found"):
+        qipf.wrap(Net(lambda logits: None)).fit([images])
+    with pytest.raises(QIPFInputError, match=re.escape("logits have shape (120,); (predictions,")):
+        qipf.wrap(Net(lambda logits: logits[:, 0])).fit([images])
+    reused = nn.Sequential(act := nn.ReLU(), nn.Linear(4, 4), act)
+    with pytest.raises(QIPFInputError, match="Layer '0' ran 2 times"):
+        qipf.wrap(reused, layer="0").fit([torch.randn(5, 4)])
+    with pytest.raises(QIPFInputError, match="one row per prediction is needed"):
+        qipf.wrap(Net(), layer="head", pooling=lambda y: y.sum(0)).fit([images])
+
+
+def test_bad_loaders_are_refused_and_leave_nothing_behind(images):
+    labels = torch.arange(120) % 4
+    cases = [
+        ([], "The loader is empty"),
+        ([(images, labels[:5])], re.escape("Labels of batch 0 have shape (5,)")),
+        ([(images, labels), images], "Batch 1 lacks labels, unlike those before it"),
+        ([images, (images, labels)], "Batch 1 has labels, unlike those before it"),
+        ([(images, labels, 3)], "A batch has 3 parts"),
+        ([images, torch.full((2, 1, 8, 8), torch.nan)], "output for batch 1 has 2 rows with NaN"),
+        ([images[:1]], "n_samples = 1"),
+        ([torch.zeros(9, 1, 8, 8)], "fewer than two distinct rows"),
+    ]
+    for loader, message in cases:
+        model = qipf.wrap(Net())
+        with pytest.raises(QIPFInputError, match=message):
+            model.fit(loader)
+        with pytest.raises(QIPFNotFittedError, match="Call fit"):
+            model(images)
