@@ -1,0 +1,1 @@
+"""The benchmark: datasets, corruptions, networks, training, evaluation, runner."""
