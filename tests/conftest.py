@@ -1,5 +1,9 @@
 """What all tests share: one naive float64 truth, and realistic logits."""
 
+import os
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with it
+
 import matplotlib
 import numpy as np
 import pytest

@@ -72,7 +72,8 @@ def bare_modes(
     columns = [_bare_mode(p, reduced, density, K, S, softening) for p in orders]
     if not columns:
         return density.new_zeros(density.shape[0], 0)
-    return torch.stack(columns, dim=1)
+    modes = torch.stack(columns, dim=1)
+    return torch.nan_to_num(modes, 0.0, CEILING, -CEILING).clamp_(-CEILING, CEILING)
 
 
 def _bare_mode(
@@ -85,14 +86,13 @@ def _bare_mode(
     if p >= 2:
         top = top + 2 * math.sqrt(p * (p - 1)) * density * reduced[p - 2] * S
     if softening == 0.0:
-        return torch.nan_to_num(top / reduced[p], 0.0, CEILING, -CEILING).clamp(-CEILING, CEILING)
+        return top / reduced[p]
     cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
     softened = reduced[p].square() * cancelled + softening**2
     energy = 2 * p * reduced[p - 1].square() * density * S
     if not odd:
         energy = energy * density
-    value = top * reduced[p] * cancelled / softened + softening**2 * energy / softened.square()
-    return torch.nan_to_num(value, 0.0, CEILING, -CEILING).clamp(-CEILING, CEILING)
+    return top * reduced[p] * cancelled / softened + softening**2 * energy / softened.square()
 
 
 def _reduced_hermite(density: Tensor, highest: int) -> list[Tensor]:

@@ -105,12 +105,48 @@ def test_streaming_in_blocks_changes_nothing(monkeypatch):
     centers, queries = make_logits(700).double(), make_logits(300, seed=1).double()
     log_weights = torch.linspace(-3, 0, 700, dtype=torch.float64)
     whole = engines.moments(queries, centers, 3.0, log_weights, "attention")
-    monkeypatch.setattr(fused, "BLOCK_BYTES", 2000)  # 20 queries and 83 centres at a time
+    monkeypatch.setitem(fused.BLOCK_BYTES, "cpu", 2000)  # 20 queries at a time
+    monkeypatch.setattr(fused, "CENTER_BYTES", 8000)  # 83 centres at a time
     engine = engines.create("attention", centers, 3.0, log_weights)
     parts = engine(queries)
     assert engine._keys == {}
     for value, truth in zip(parts[:3], whole[:3], strict=True):
         torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_out_of_memory_halves_the_block_and_goes_on(monkeypatch):
+    sizes = []
+    plain = fused.FusedEngine._block
+
+    def starved(self, queries, dtype):
+        sizes.append(queries.shape[0])
+        if queries.shape[0] > 30:
+            raise torch.cuda.OutOfMemoryError
+        return plain(self, queries, dtype)
+
+    centers, queries = make_logits(50).double(), make_logits(100, seed=1).double()
+    whole = engines.moments(queries, centers, 3.0, engine="attention")
+    monkeypatch.setattr(fused.FusedEngine, "_block", starved)
+    parts = engines.moments(queries, centers, 3.0, engine="attention")
+    assert sizes == [100, 50, 25, 25, 25, 25]
+    for value, truth in zip(parts[:3], whole[:3], strict=True):
+        torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_a_field_that_fits_nowhere_is_an_error(monkeypatch):
+    def starved(self, queries, dtype):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(fused.FusedEngine, "_block", starved)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        engines.moments(make_logits(9), make_logits(5), 3.0, engine="attention")
+
+
+def test_far_away_the_second_moment_is_the_squared_distance():
+    centers = make_logits(600).double()
+    queries = torch.full((3, 10), 1.0, dtype=torch.float64) * torch.tensor([[1e12], [1e16], [1e18]])
+    found = engines.moments(queries.double(), centers, 3.0, engine="reference")
+    torch.testing.assert_close(found.m2, queries.double().square().sum(1), rtol=1e-9, atol=0.0)
 
 
 @BOTH

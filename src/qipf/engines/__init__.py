@@ -7,6 +7,7 @@ from torch import Tensor
 from qipf.engines.attention import AttentionEngine
 from qipf.engines.contract import Engine, Moments
 from qipf.engines.reference import ReferenceEngine
+from qipf.engines.triton import TritonEngine, obstacle
 from qipf.errors import unknown_name
 
 __all__ = ["ENGINES", "Engine", "Moments", "create", "moments"]
@@ -14,6 +15,7 @@ __all__ = ["ENGINES", "Engine", "Moments", "create", "moments"]
 ENGINES: dict[str, type[Engine]] = {
     "reference": ReferenceEngine,
     "attention": AttentionEngine,
+    "triton": TritonEngine,
 }
 
 
@@ -23,9 +25,13 @@ def create(
     bandwidth: float,
     log_weights: Tensor | None = None,  # (N,)
 ) -> Engine:
-    """The engine of that name over these centres; ``"auto"`` picks the fastest that fits."""
+    """The engine of that name over these centres.
+
+    ``"auto"`` picks the fastest that fits: the Triton kernel on an NVIDIA GPU up to 128
+    dimensions, PyTorch's fused attention everywhere else.
+    """
     if name == "auto":
-        name = "attention"
+        name = "attention" if obstacle(centers) else "triton"
     if name not in ENGINES:
         raise unknown_name("engine", name, [*ENGINES, "auto"])
     return ENGINES[name](centers, bandwidth, log_weights)

@@ -24,8 +24,12 @@ from torch import Tensor
 from qipf.engines.contract import Moments, blocks, checked_field, checked_queries
 from qipf.engines.reference import FARTHEST, ReferenceEngine, dense_moments, in_data_units, joined
 
-#: Bytes of working arrays per block of queries or of centres.
-BLOCK_BYTES = 2**23
+#: Bytes of one working array per block of queries, by kind of device; a dozen live at a time.
+#: A GPU wants its whole launch filled, a CPU its caches.
+BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**27}
+
+#: Bytes of one packed block of centres; fields that fit in one block keep it.
+CENTER_BYTES = 2**25
 
 #: Largest bound on the relative loss in log ρ and K that a float32 pass may leave. The bound is
 #: pessimistic: on logits the true loss was never seen above a tenth of it.
@@ -76,10 +80,21 @@ class FusedEngine(ABC):
     def _evaluate(self, queries: Tensor) -> Moments:
         wide = torch.float64 in (queries.dtype, self.centers.dtype)
         dtype = torch.float64 if wide else torch.float32
-        rows = max(1, BLOCK_BYTES // (8 * (queries.shape[1] + 2)))
         if not self.supports(dtype):
             return self._reference()(queries)
-        parts = [self._block(queries[part], dtype) for part in blocks(queries.shape[0], rows)]
+        budget = BLOCK_BYTES.get(queries.device.type, BLOCK_BYTES["cpu"])
+        rows = max(1, budget // (8 * (queries.shape[1] + 2)))
+        parts: list[Moments] = []
+        start = 0
+        while start < queries.shape[0]:
+            try:
+                parts.append(self._block(queries[start : start + rows], dtype))
+            except torch.cuda.OutOfMemoryError:
+                if rows == 1:
+                    raise
+                rows = min(rows, queries.shape[0] - start) // 2  # and go on with less at a time
+                continue
+            start += rows
         return joined(parts, queries)
 
     def _block(self, queries: Tensor, dtype: torch.dtype) -> Moments:
@@ -127,7 +142,7 @@ class FusedEngine(ABC):
         if dtype in self._keys:
             return self._keys[dtype]
         count, dimension = self.centers.shape
-        rows = max(1, 4 * BLOCK_BYTES // (8 * (dimension + 2)))
+        rows = max(1, CENTER_BYTES // (8 * (dimension + 2)))
         if count > rows:
             return (self._pack_rows(part, dtype) for part in blocks(count, rows))
         self._keys[dtype] = (self._pack_rows(slice(None), dtype),)

@@ -28,7 +28,7 @@ def dense_moments(
     squared_ij = distance_ij.square()
     score_ij = log_weights - squared_ij / 2
     log_density = torch.logsumexp(score_ij, dim=1)
-    weight_ij = torch.exp(score_ij - log_density[:, None])
+    weight_ij = torch.softmax(score_ij, dim=1)
     m1_i = weight_ij @ k_j - q_i
     m2 = (weight_ij * squared_ij).sum(1)
     return in_data_units(log_density, m1_i.square().sum(1), m2, bandwidth, centers.shape[1])
