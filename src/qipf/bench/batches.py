@@ -1,0 +1,86 @@
+"""Training data that stays on the device, and the order in which an epoch goes through it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from qipf.methods.layered import unit_range
+from qipf.methods.randomness import mixed_seed
+
+#: Largest shift of an augmented image, in pixels, each way.
+SHIFT = 4
+
+
+class Plan:
+    """For each of M networks: an order of the examples, and a shift and flip for each.
+
+    Drawn on the CPU from (seed, epoch) alone, so that an epoch is the same on any device, after
+    any interruption. The tensors stay in place when redrawn, as a CUDA graph needs them to.
+    """
+
+    def __init__(self, seeds: list[int], examples: int, augment: bool, device: torch.device):
+        self.seeds = seeds
+        self.augment = augment
+        shape = (len(seeds), examples)
+        self.order = torch.zeros(shape, dtype=torch.int64, device=device)  # (M, n)
+        self.shift = torch.zeros((*shape, 2), dtype=torch.int64, device=device)  # (M, n, 2)
+        self.flip = torch.zeros(shape, dtype=torch.bool, device=device)  # (M, n)
+
+    def draw(self, epoch: int) -> None:
+        """Redraw for an epoch."""
+        for member, seed in enumerate(self.seeds):
+            generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
+            examples = self.order.shape[1]
+            self.order[member] = torch.randperm(examples, generator=generator)
+            if self.augment:
+                shifts = torch.randint(0, 2 * SHIFT + 1, (examples, 2), generator=generator)
+                self.shift[member] = shifts
+                self.flip[member] = torch.rand(examples, generator=generator) < 0.5
+
+
+class Batches:
+    """Examples and labels on the device, gathered by a plan."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor, plan: Plan, batch_size: int):
+        device = plan.order.device
+        self.plan = plan
+        self.size = min(batch_size, len(labels))
+        # the examples beyond the last full batch wait for another epoch's order
+        self.steps = len(labels) // self.size
+        self.labels = labels.to(device)
+        self.inputs = inputs.to(device)
+        if plan.augment:
+            # (n, H + 2 SHIFT, W + 2 SHIFT, C): one gather shifts, flips and selects
+            self.inputs = functional.pad(self.inputs, [SHIFT] * 4).movedim(1, -1).contiguous()
+        self._offsets = torch.arange(self.size, device=device)
+
+    def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (M, B, …), (M, B)
+        """The batches of all networks at this step of the epoch, `step` of shape (1,)."""
+        rows = step * self.size + self._offsets
+        chosen = self.plan.order.index_select(1, rows)
+        if not self.plan.augment:
+            return unit_range(self.inputs[chosen]), self.labels[chosen]
+        moved = shifted_and_flipped(
+            self.inputs,
+            chosen,
+            self.plan.shift.index_select(1, rows),
+            self.plan.flip.index_select(1, rows),
+        )
+        return unit_range(moved), self.labels[chosen]
+
+
+def shifted_and_flipped(
+    padded: Tensor,  # (n, H + 2 SHIFT, W + 2 SHIFT, C)
+    chosen: Tensor,  # (...)
+    shift: Tensor,  # (..., 2) in 0 … 2 SHIFT; SHIFT leaves the image where it is
+    flip: Tensor,  # (...)
+) -> Tensor:  # (..., C, H, W)
+    """The chosen images, cut out of their frame at `shift` and mirrored sideways at `flip`."""
+    height, width = padded.shape[1] - 2 * SHIFT, padded.shape[2] - 2 * SHIFT
+    down = torch.arange(height, device=padded.device) + shift[..., :1]  # (..., H)
+    across = torch.arange(width, device=padded.device)
+    across = torch.where(flip[..., None], width - 1 - across, across) + shift[..., 1:]  # (..., W)
+    cut = padded[chosen[..., None, None], down[..., :, None], across[..., None, :]]
+    return cut.movedim(-1, -3)

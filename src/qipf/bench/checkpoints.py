@@ -1,0 +1,75 @@
+"""Half-finished trainings on disk: written whole or not at all, read without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qipf.errors import QIPFInputError
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A short name for the exact content of some tensors, in this order.
+
+    >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(3)])
+    False
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training's state in a file, and the settings it belongs to."""
+
+    path: Path
+    settings: dict[str, Any]
+
+    def save(self, epochs_done: int, **states: Any) -> None:
+        """Replace the file; whoever reads it, at any moment, finds the old or the new one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        with open(unfinished, "wb") as file:
+            torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self.path)
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved last, or None where nothing was."""
+        if not self.path.exists():
+            return None
+        try:
+            saved: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+            settings = saved["settings"]
+        except Exception as error:
+            raise QIPFInputError(
+                f"{self.path} is not a training checkpoint ({type(error).__name__}). "
+                "Delete it to train from the start."
+            ) from error
+        differing = sorted(
+            name
+            for name in settings.keys() | self.settings.keys()
+            if settings.get(name) != self.settings.get(name)
+        )
+        if differing:
+            changes = "; ".join(
+                f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
+                for name in differing
+            )
+            raise QIPFInputError(
+                f"{self.path} belongs to a training with other settings ({changes}). "
+                "Delete it, or name another checkpoint."
+            )
+        return saved

@@ -1,0 +1,177 @@
+"""The benchmark's networks, and how each is trained.
+
+All take float images in [0, 1], which their first layer spreads to [-1, 1], and give logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from qipf.errors import QIPFInputError, unknown_name
+from qipf.methods.layered import LayeredNetwork
+from qipf.methods.randomness import seeded
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained: Adam on cross-entropy, a one-cycle rate.
+
+    `augment`: shift by up to 4 pixels and flip sideways, drawn anew each epoch.
+    `bfloat16`: on a GPU, multiply in bfloat16 (weights and their updates stay float32).
+    `dropout_rate`: what MC-Dropout uses when this network is tested.
+    """
+
+    epochs: int
+    batch_size: int = 128
+    learning_rate: float = 2e-3
+    augment: bool = False
+    bfloat16: bool = False
+    dropout_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise QIPFInputError(f"{name} must be positive; got {getattr(self, name)}.")
+        if not 0 < self.dropout_rate < 1:
+            raise QIPFInputError(
+                f"dropout_rate must lie strictly between 0 and 1; got {self.dropout_rate}."
+            )
+
+
+class Centre(nn.Module):
+    """From [0, 1] to [-1, 1]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """2x - 1."""
+        return 2 * images - 1
+
+
+class LeNet(LayeredNetwork):
+    """Two 5×5 convolutions (6 and 16 filters, tanh, average pooling), then dense 120-84-classes.
+
+    Images smaller than 32×32 get a frame of two pixels, as LeNet-5 gives MNIST.
+
+    >>> LeNet(channels=1, classes=10, size=28).body[5].weight.shape
+    torch.Size([16, 6, 5, 5])
+    """
+
+    def __init__(self, channels: int = 1, classes: int = 10, size: int = 28) -> None:
+        frame = 2 if size < 32 else 0
+        side = ((size + 2 * frame - 4) // 2 - 4) // 2
+        _check_size("LeNet", size, smallest=12, fits=side > 0)
+        super().__init__(
+            [
+                Centre(),
+                nn.Conv2d(channels, 6, 5, padding=frame), nn.Tanh(), nn.AvgPool2d(2),
+                nn.Dropout(0.0),
+                nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(),
+                nn.Dropout(0.0),
+                nn.Linear(16 * side * side, 120), nn.Tanh(),
+                nn.Dropout(0.0),
+                nn.Linear(120, 84), nn.Tanh(),
+                nn.Dropout(0.0),
+            ],
+            nn.Linear(84, classes),
+        )  # fmt: skip
+
+
+class VGG3(LayeredNetwork):
+    """Three blocks of two 3×3 convolutions (32, 64, 128 filters), then dense 128-classes.
+
+    Each convolution has batch norm and ReLU; each block ends in max pooling and dropout, and a
+    dropout stands between the dense layers.
+
+    >>> sum(weights.numel() for weights in VGG3().parameters())
+    551018
+    """
+
+    RATES = (0.1, 0.15, 0.2, 0.3)
+
+    def __init__(self, channels: int = 3, classes: int = 10, size: int = 32) -> None:
+        side = size // 8
+        _check_size("VGG3", size, smallest=8, fits=side > 0)
+        body: list[nn.Module] = [Centre()]
+        blocks = ((channels, 32), (32, 64), (64, 128))
+        for (given, filters), rate in zip(blocks, self.RATES[:3], strict=True):
+            for inputs in (given, filters):
+                # no bias: batch norm has its own
+                body.append(nn.Conv2d(inputs, filters, 3, padding=1, bias=False))
+                body += [nn.BatchNorm2d(filters), nn.ReLU()]
+            body += [nn.MaxPool2d(2), nn.Dropout(rate)]
+        body += [nn.Flatten(), nn.Linear(128 * side * side, 128), nn.ReLU()]
+        super().__init__([*body, nn.Dropout(self.RATES[3])], nn.Linear(128, classes))
+
+
+class DigitsMLP(LayeredNetwork):
+    """Dense 128-64-classes with ReLU, for images as small as 8×8.
+
+    Its joints stand before the dense layers that read activations, not before the pixels.
+
+    >>> DigitsMLP().head
+    Linear(in_features=64, out_features=10, bias=True)
+    """
+
+    def __init__(self, channels: int = 1, classes: int = 10, size: int = 8) -> None:
+        _check_size("DigitsMLP", size, smallest=1, fits=size > 0)
+        super().__init__(
+            [
+                Centre(), nn.Flatten(),
+                nn.Linear(channels * size * size, 128), nn.ReLU(),
+                nn.Dropout(0.0),
+                nn.Linear(128, 64), nn.ReLU(),
+                nn.Dropout(0.0),
+            ],
+            nn.Linear(64, classes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A network and how it is trained unless the user says otherwise."""
+
+    make: Callable[[int, int, int], LayeredNetwork]  # of channels, classes, size
+    recipe: Recipe
+
+
+#: Networks by the name they have in the benchmark's tables, as in ``mnist_lenet``.
+NETWORKS: dict[str, Entry] = {
+    "lenet": Entry(LeNet, Recipe(epochs=20)),
+    "vgg3": Entry(
+        VGG3,
+        Recipe(
+            epochs=40,
+            batch_size=256,
+            learning_rate=3e-3,
+            augment=True,
+            bfloat16=True,
+            dropout_rate=0.2,
+        ),
+    ),
+    "mlp": Entry(DigitsMLP, Recipe(epochs=40, batch_size=64)),
+}
+
+
+def build(
+    name: str, channels: int, classes: int, size: int, seed: int = 0
+) -> tuple[LayeredNetwork, Recipe]:
+    """A network by name, its first weights drawn from `seed`, and its recipe.
+
+    >>> network, recipe = build("mlp", channels=1, classes=10, size=8)
+    >>> type(network).__name__, recipe.epochs
+    ('DigitsMLP', 40)
+    """
+    if name not in NETWORKS:
+        raise unknown_name("network", name, NETWORKS)
+    entry = NETWORKS[name]
+    with seeded("cpu", seed):
+        return entry.make(channels, classes, size), entry.recipe
+
+
+def _check_size(network: str, size: int, smallest: int, fits: bool) -> None:
+    if not fits:
+        raise QIPFInputError(
+            f"{network} needs images of at least {smallest}×{smallest} pixels; got size={size}."
+        )

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from qipf.bench.batches import Batches, Plan
+from qipf.bench.learning import Single, Stacked, Steps, one_cycle
+from qipf.bench.networks import VGG3, DigitsMLP
+from qipf.methods.randomness import seeded
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 1000])
+def test_the_rate_rises_to_its_peak_and_falls(steps):
+    rates = one_cycle(steps, peak=0.5)
+    assert rates.shape == (steps,)
+    assert (rates > 0).all()
+    assert (rates <= 0.5).all()
+    assert rates[0].item() == pytest.approx(0.02)
+    top = int(rates.argmax())
+    assert (rates[: top + 1].diff() > 0).all()
+    assert (rates[top:].diff() < 0).all()
+
+
+def test_the_rate_is_a_line_then_a_cosine():
+    rates = one_cycle(1000, peak=1.0)
+    assert rates[150].item() == pytest.approx(0.52)
+    assert rates[300].item() == 1.0
+    assert rates[650].item() == pytest.approx(0.5)
+    assert rates[999].item() < 1e-4
+
+
+def steps_of(learner, seeds: list[int], bs: int = 8) -> Steps:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(24, 1, 8, 8, generator=generator)
+    labels = torch.randint(0, 3, (24,), generator=generator)
+    plan = Plan(seeds, 24, augment=False, device=CPU)
+    plan.draw(0)
+    return Steps(learner, Batches(images, labels, plan, bs), one_cycle(30, 0.01))
+
+
+def test_a_step_is_adams_step_on_the_mean_cross_entropy():
+    with seeded("cpu", 0):
+        network = DigitsMLP(1, 3, 8)
+    reference = copy.deepcopy(network)
+    steps = steps_of(Single(network), [5])
+    optimiser = torch.optim.Adam(reference.parameters())
+    for number in range(5):
+        inputs, labels = steps.batches(torch.tensor([number % 3]))
+        optimiser.param_groups[0]["lr"] = one_cycle(30, 0.01)[number].item()
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(inputs[0]), labels[0]).backward()
+        optimiser.step()
+        steps()
+    for learned, expected in zip(network.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_penalty_is_added_to_the_loss():
+    with seeded("cpu", 0):
+        plain = DigitsMLP(1, 3, 8)
+    added = copy.deepcopy(plain)
+    steps = [
+        steps_of(Single(plain), [5]),
+        steps_of(Single(added, lambda: added.head.weight.square().sum()), [5]),
+    ]
+    squares = added.head.weight.detach().square().sum().item()
+    for step in steps:
+        step()
+    assert float(steps[1].loss - steps[0].loss) == pytest.approx(squares, rel=1e-5)
+    assert not torch.equal(plain.head.weight, added.head.weight)
+    assert torch.equal(plain.body[2].weight, added.body[2].weight)
+
+
+def without_dropout(network: nn.Module) -> nn.Module:
+    for layer in network.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    return network
+
+
+def test_stacked_networks_learn_what_each_learns_alone():
+    with seeded("cpu", 0):
+        networks = [without_dropout(VGG3(1, 3, 8)) for _ in range(3)]
+    alone = copy.deepcopy(networks)
+    stack = Stacked(networks)
+    together = steps_of(stack, [1, 2, 3])
+    singles = [steps_of(Single(n), [seed]) for n, seed in zip(alone, (1, 2, 3), strict=True)]
+    for step in (together, *singles):
+        for _ in range(4):
+            step()
+    stack.unstack()
+    assert int(together.correct) == sum(int(step.correct) for step in singles)
+    assert float(together.loss) == pytest.approx(sum(float(s.loss) for s in singles), rel=1e-3)
+    for learned, expected in zip(networks, alone, strict=True):
+        reference = expected.state_dict()
+        for name, tensor in learned.state_dict().items():
+            torch.testing.assert_close(tensor, reference[name], rtol=1e-3, atol=1e-4)
+        assert reference["body.2.num_batches_tracked"].item() == 4
+
+
+def test_stacked_networks_have_dropout_of_their_own():
+    with seeded("cpu", 0):
+        network = VGG3(1, 3, 8)
+    stack = Stacked([network, copy.deepcopy(network)])
+    inputs = torch.rand(1, 6, 1, 8, 8, generator=torch.Generator().manual_seed(1)).expand(
+        2, -1, -1, -1, -1
+    )
+    with seeded("cpu", 2):
+        logits = stack.logits(inputs)
+    assert not torch.allclose(logits[0], logits[1])
+
+
+def test_gradients_take_their_parameters_layout():
+    """Fused Adam reads both in memory order; a transposed gradient would be taken wrongly."""
+    with seeded("cpu", 0):
+        network = nn.Sequential(Transposed(64, 3))
+    steps = steps_of(Single(network), [5])
+    steps()
+    first = -steps.adam.param_groups[0]["lr"] * network[0].weight.grad.sign()
+    with seeded("cpu", 0):
+        start = nn.Sequential(Transposed(64, 3))[0].weight
+    # Adam's first step is the rate times the sign of the gradient
+    torch.testing.assert_close(network[0].weight - start, first, rtol=1e-3, atol=1e-6)
+
+
+class Transposed(nn.Module):
+    """A dense layer whose weight's gradient comes out transposed in memory."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(outputs, inputs))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1) @ self.weight.T
+
+
+def test_counts_are_means_since_the_restart():
+    with seeded("cpu", 0):
+        steps = steps_of(Stacked([DigitsMLP(1, 3, 8), DigitsMLP(1, 3, 8)]), [1, 2])
+    steps()
+    steps.restart_counts()
+    steps()
+    accuracy, loss = steps.accuracy_and_loss(1)
+    assert accuracy == int(steps.correct) / 16
+    assert loss == pytest.approx(float(steps.loss) / 2)
+    assert 0.5 < loss < 2
