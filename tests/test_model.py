@@ -149,6 +149,12 @@ def test_gradients_of_the_uncertainty_reach_the_input(images, loader):
     assert float(rise) == pytest.approx(float(2 * (gradient * step).sum()), rel=1e-4)
 
 
+def test_without_inputs_that_ask_no_gradients_are_kept(images, loader):
+    prediction = qipf.wrap(Net()).fit(loader)(images)
+    assert not prediction.logits.requires_grad
+    assert not prediction.uncertainty.requires_grad
+
+
 def test_only_a_sample_stays_in_memory(images):
     net = Net().eval()
     field = QIPF(max_centers=40, bandwidth="silverman")

@@ -126,14 +126,19 @@ class WrappedModel:
         return self
 
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
-        """Run the network and judge each prediction; gradients reach the inputs."""
+        """Run the network and judge each prediction.
+
+        Gradients reach inputs that ask for them (``requires_grad``); otherwise none are kept.
+        """
         if not self._fitted:
             raise QIPFNotFittedError(
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
-        with _evaluating(self.net):
+        given = (*inputs, *options.values())
+        asked = any(isinstance(value, Tensor) and value.requires_grad for value in given)
+        with _evaluating(self.net), torch.set_grad_enabled(asked and torch.is_grad_enabled()):
             logits, rows = self._run(inputs, options, None)
-        return Prediction(logits, logits.argmax(1), self.field.uncertainty(rows))
+            return Prediction(logits, logits.argmax(1), self.field.uncertainty(rows))
 
     def _run(
         self, inputs: tuple[Any, ...], options: dict[str, Any], watch: _NoProbabilities | None

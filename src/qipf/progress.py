@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -13,10 +14,20 @@ T = TypeVar("T")
 #: Work shorter than this (seconds) shows no bar at all.
 DELAY = 1.0
 
+_silent = False
+
+
+def silence() -> None:
+    """No bars from here on in this process: another one shows its own."""
+    global _silent
+    _silent = True
+    # tqdm's own lock spans processes, and leaks when this one is killed
+    tqdm.set_lock(threading.RLock())
+
 
 def _has_reader() -> bool:
     """Whether somebody watches: a terminal on standard error, or a notebook."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    return not _silent and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 def progress(items: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:

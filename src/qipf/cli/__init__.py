@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qipf import QIPFError, __version__
+from qipf.cli import bench, figure
 
 app = typer.Typer(
     name="qipf",
@@ -17,8 +17,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-figure = typer.Typer(help="Draw figures.", no_args_is_help=True)
-app.add_typer(figure, name="figure")
+app.add_typer(bench.app, name="bench")
+app.add_typer(figure.app, name="figure")
 
 
 def _show_version(wanted: bool) -> None:
@@ -37,26 +37,10 @@ def _common(
     pass
 
 
-@figure.command("sine")
-def figure_sine(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write: .png, .pdf or .svg.")
-    ] = Path("sine.png"),
-) -> None:
-    """The field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
-
-    Example: `qipf figure sine -o sine.png`
-    """
-    from qipf.report.sine import draw_sine
-
-    draw_sine(output)
-    typer.echo(f"wrote {output}")
-
-
 def main() -> None:
     """Run the command line; what qipf refuses ends in one line and exit code 2."""
     try:
-        app()
+        app(prog_name="qipf")
     except QIPFError as error:
         typer.echo(f"qipf: {error}", err=True)
         sys.exit(2)

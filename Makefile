@@ -1,0 +1,28 @@
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check clean
+
+## demo: train a small network, wrap it, turn the images, show the table and draw the figure
+demo: $(READY)
+	$(VENV)/bin/python examples/digits.py --output demo
+
+## test: style, types and all tests
+test: $(READY) check
+	$(VENV)/bin/python -m pytest
+
+check: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes the first time)"
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

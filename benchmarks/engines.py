@@ -1,0 +1,329 @@
+"""Our engines against every peer, in one run: speed, memory, accuracy, growth.
+
+    python benchmarks/engines.py                 # CPU, about ten minutes on two cores
+    python benchmarks/engines.py --device cuda   # on a GPU
+    python benchmarks/engines.py --quick         # a minute, to see that it works
+
+On the CPU every measurement is a process of its own, so that its peak memory is its own; one that
+outlasts the limit or runs out of memory is reported as such. Writes results/engines-DEVICE.csv,
+.json (the machine, the versions, the ratios) and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.bandwidth import silverman
+from qipf.engines import moments
+from qipf.potential import curvature
+from qipf.progress import progress
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import peers  # noqa: E402
+
+HEADLINE = (10_000, 60_000, 10)
+CUDA_HEADLINE = (1_000_000, 60_000, 10)
+GROWTH = {
+    "queries": [(10**k, 10_000, 10) for k in (2, 3, 4, 5, 6)],
+    "centers": [(10_000, 10**k, 10) for k in (2, 3, 4, 5, 6)],
+}
+DIMENSIONS = [(2_000, 20_000, d) for d in (1, 2, 10, 32, 128, 512, 4096)]
+CHECKED = 200  # queries compared with float64
+
+Size = tuple[int, int, int]
+
+
+def logits(count: int, dimension: int, seed: int, device: str) -> Tensor:
+    """Ten clusters with a spread of about seven, as a trained classifier's logits lie."""
+    means = torch.randn(10, dimension, generator=torch.Generator().manual_seed(99))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(10, (count,), generator=generator)
+    noise = torch.randn(count, dimension, generator=generator)
+    return (5.6 * means[chosen] + 4.2 * noise).to(device)
+
+
+def measured(peer: str, size: Size, device: str, least_seconds: float) -> dict[str, Any]:
+    """Seconds (median), peak extra megabytes, and errors against float64 of one peer."""
+    queries_count, centers_count, dimension = size
+    centers = logits(centers_count, dimension, 0, device)
+    queries = logits(queries_count, dimension, 1, device)
+    bandwidth = silverman(centers)
+    evaluate = getattr(peers, device.upper())[peer](centers, bandwidth)
+    log_density, bend = evaluate(queries[:CHECKED])  # also warms up, and compiles where needed
+    before = memory(device)
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < least_seconds and len(seconds) < 20):
+        started = time.perf_counter()
+        evaluate(queries)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    extra = memory(device) - before
+    return {
+        "seconds": float(np.median(seconds)),
+        "megabytes": extra / 1e6,
+        **against_float64(queries[:CHECKED], centers, bandwidth, log_density, bend),
+    }
+
+
+def memory(device: str) -> int:
+    """Highest number of bytes held so far."""
+    if device == "cuda":
+        highest = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return highest
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def against_float64(
+    queries: Tensor,
+    centers: Tensor,
+    bandwidth: float,
+    log_density: peers.Values,
+    bend: peers.Values | None,
+) -> dict[str, float | None]:
+    """Largest errors, relative to max(1, |truth|)."""
+    truth = moments(queries, centers, bandwidth, engine="reference")
+
+    def worst(value: peers.Values, true: Tensor) -> float:
+        found, exact = torch.as_tensor(value).cpu().double(), true.cpu()
+        return float(((found - exact).abs() / exact.abs().clamp(min=1)).max())
+
+    return {
+        "error_log_density": worst(log_density, truth.log_density),
+        "error_curvature": None if bend is None else worst(bend, curvature(truth, bandwidth)),
+    }
+
+
+def attempted(*arguments: Any) -> dict[str, Any]:
+    """A measurement, or why there is none."""
+    try:
+        return {"status": "ok", **measured(*arguments)}
+    except (MemoryError, torch.cuda.OutOfMemoryError):
+        return {"status": "out of memory"}
+    except Exception as error:  # a peer's failure is a result
+        return {"status": f"{type(error).__name__}: {error}".splitlines()[0][:80]}
+
+
+def _work(queue: Any, arguments: tuple[Any, ...]) -> None:
+    queue.put(attempted(*arguments))
+
+
+def isolated(limit: float, *arguments: Any) -> dict[str, Any]:
+    """An attempt in a process of its own, ended when it outlasts the limit."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=_work, args=(queue, arguments))
+    process.start()
+    try:
+        found: dict[str, Any] = queue.get(timeout=limit)
+    except Empty:
+        found = {"status": f"over {limit:g} s"}
+    process.kill()
+    process.join()
+    return found
+
+
+def table_row(peer: str, size: Size, device: str, least: float, limit: float) -> dict[str, Any]:
+    """One line of the table."""
+    if device == "cuda":  # counts its own memory, and compiling anew each time takes long
+        found = attempted(peer, size, device, least)
+    else:
+        found = isolated(limit, peer, size, device, least)
+    queries_count, centers_count, dimension = size
+    if "seconds" in found:
+        found["pairs_per_second"] = queries_count * centers_count / found["seconds"]
+    return {
+        "peer": peer,
+        "device": device,
+        "queries": queries_count,
+        "centers": centers_count,
+        "dimension": dimension,
+        **found,
+    }
+
+
+def plan(device: str, quick: bool) -> list[tuple[str, Size]]:
+    """Everybody at the headline sizes; growth for all, many dimensions for ours."""
+    names = list(getattr(peers, device.upper()))
+    if quick:
+        return [(name, (1_000, 2_000, 10)) for name in names]
+    if device == "cuda":
+        sizes = [CUDA_HEADLINE, HEADLINE, (1_000_000, 6_000, 10)]
+        wide = [(100_000, 60_000, d) for d in (1, 2, 10, 32, 64, 128, 512)]
+        return [(n, s) for s in sizes for n in names] + [("qipf triton", s) for s in wide]
+    jobs = [(name, HEADLINE) for name in names if name != "qipf reference"]
+    jobs += [(name, (10_000, 6_000, 10)) for name in names]
+    for sizes in GROWTH.values():
+        jobs += [(name, size) for size in sizes for name in names if name != "bare attention"]
+    jobs += [("qipf attention", size) for size in DIMENSIONS]
+    jobs += [("qipf attention", size) for size in [(1_000, 1_000, 10), (100_000, 100_000, 10)]]
+    return list(dict.fromkeys(jobs))
+
+
+def growth(rows: list[dict[str, Any]], peer: str) -> dict[str, float]:
+    """The exponents of time in the number of queries and of centres, from 10⁶ pairs on."""
+    found = {}
+    for axis, sizes in GROWTH.items():
+        points = [
+            (row[axis], row["seconds"])
+            for row in rows
+            if row["peer"] == peer
+            and "seconds" in row
+            and (row["queries"], row["centers"], row["dimension"]) in sizes
+            and row["queries"] * row["centers"] >= 10**6
+        ]
+        if len(points) >= 3:
+            found[axis] = float(np.polyfit(*np.log(np.array(points)).T, 1)[0])
+    if peer == "qipf attention":
+        square = [
+            (row["queries"] * row["centers"], row["seconds"])
+            for row in rows
+            if row["peer"] == peer and row["dimension"] == 10 and "seconds" in row
+        ]
+        if len(square) >= 3:
+            found["pairs"] = float(np.polyfit(*np.log(np.array(square)).T, 1)[0])
+    return found
+
+
+def printed(rows: list[dict[str, Any]]) -> None:
+    """The table in the terminal, and the ratios at the headline size."""
+    columns = "peer", "queries", "centers", "d", "G pairs/s", "ms", "MB", "err log ρ", "err K"
+    widths = 27, 9, 9, 5, 10, 10, 8, 10, 10
+    print("".join(name.rjust(width) for name, width in zip(columns, widths, strict=True)))
+    for row in sorted(rows, key=lambda r: (r["dimension"], r["queries"] * r["centers"])):
+        head = (row["peer"], f"{row['queries']:,}", f"{row['centers']:,}", row["dimension"])
+        tail: tuple[str, ...] = (row["status"],)
+        if "seconds" in row:
+            error_K = row["error_curvature"]
+            tail = (
+                f"{row['pairs_per_second'] / 1e9:.3f}",
+                f"{1e3 * row['seconds']:.1f}",
+                f"{row['megabytes']:.0f}",
+                f"{row['error_log_density']:.0e}",
+                "" if error_K is None else f"{error_K:.0e}",
+            )
+        cells = (*head, *tail)
+        print("".join(str(c).rjust(w) for c, w in zip(cells, widths, strict=False)))
+
+
+def ratios(rows: list[dict[str, Any]], size: Size, best: str) -> dict[str, float]:
+    """How many times faster `best` is than each peer at one size."""
+    at = {
+        row["peer"]: row["seconds"]
+        for row in rows
+        if (row["queries"], row["centers"], row["dimension"]) == size and "seconds" in row
+    }
+    return {name: at[name] / at[best] for name in at if name != best} if best in at else {}
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What it ran on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if os.name == "posix" else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    names = "torch", "numpy", "scipy", "scikit-learn", "pykeops", "triton"
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "accelerator": torch.cuda.get_device_name() if device == "cuda" else None,
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def draw(rows: list[dict[str, Any]], path: Path, best: str) -> None:
+    """Pairs per second of every peer: at the headline sizes, and as the work grows."""
+    from qipf.report.drawing import drawing
+
+    markers = "os^vDPX*"
+    with drawing(path, width=9.0, height=3.6, columns=2) as ((left, right),):
+        for axis, (varied, fixed, label) in zip(
+            (left, right),
+            (("queries", "centers", "queries"), ("centers", "queries", "centres")),
+            strict=True,
+        ):
+            for number, peer in enumerate(dict.fromkeys(row["peer"] for row in rows)):
+                points = sorted(
+                    (row[varied], row["pairs_per_second"])
+                    for row in rows
+                    if row["peer"] == peer
+                    and row["dimension"] == 10
+                    and row[fixed] == 10_000
+                    and "seconds" in row
+                )
+                if points:
+                    style = "-" if peer.startswith("qipf") else "--"
+                    axis.plot(
+                        *zip(*points, strict=True),
+                        markers[number] + style,
+                        markersize=4,
+                        label=peer,
+                    )
+            axis.set(xscale="log", yscale="log", xlabel=f"{label} (10,000 of the other, d = 10)")
+        left.set_ylabel("pairs per second")
+        right.legend(fontsize=7, loc="lower right")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--quick", action="store_true", help="one small size only")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one measurement")
+    parser.add_argument("--output", type=Path, default=HERE.parent / "results")
+    options = parser.parse_args()
+    best = "qipf triton" if options.device == "cuda" else "qipf attention"
+    headline = CUDA_HEADLINE if options.device == "cuda" else HEADLINE
+
+    jobs = plan(options.device, options.quick)
+    least = 0.2 if options.quick else 1.0
+    rows = [
+        table_row(peer, size, options.device, least, options.limit)
+        for peer, size in progress(jobs, "measuring")
+    ]
+    printed(rows)
+    summary = {
+        "machine": machine(options.device),
+        "headline": dict(zip(("queries", "centers", "dimension"), headline, strict=True)),
+        "times_faster": ratios(rows, headline, best),
+        "growth": {peer: growth(rows, peer) for peer in dict.fromkeys(row["peer"] for row in rows)},
+    }
+    print(json.dumps(summary, indent=2))
+    if options.quick:
+        return
+    options.output.mkdir(parents=True, exist_ok=True)
+    stem = options.output / f"engines-{options.device}"
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with stem.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    stem.with_suffix(".json").write_text(json.dumps(summary, indent=2) + "\n")
+    if options.device == "cpu":
+        draw(rows, stem.with_suffix(".png"), best)
+
+
+if __name__ == "__main__":
+    main()
