@@ -125,14 +125,32 @@ def artificial(log_density, m1_squared, m2, dimension=2):
     )
 
 
-def test_a_pole_is_large_but_finite():
-    on_pole = artificial([math.log(0.5)], [1.0], [4.0])  # ψ = 1/√2 is the zero of h_2
-    value = float(bare_modes(on_pole, 1.0, [2])[0, 0])
-    assert math.isfinite(value)
-    assert abs(value) > 1e12
-    softened = float(bare_modes(on_pole, 1.0, [2], 0.1)[0, 0])
+def near_pole(distance):
+    """Where h_2(ψ), which is zero at ψ² = 1/2, is `distance` away from it."""
+    return artificial([math.log(0.5 + distance / math.sqrt(2))], [1.0], [4.0])
+
+
+def test_a_pole_is_high_on_one_side_deep_on_the_other_and_finite():
+    before, after = (float(bare_modes(near_pole(x), 1.0, [2])[0, 0]) for x in (-1e-6, 1e-6))
+    assert before == pytest.approx(-after, rel=1e-4)
+    assert abs(after) > 1e5
+    extremes = [
+        float(bare_modes(near_pole(x), 1.0, [2])[0, 0]) for x in (-1e-8, -1e-12, 0, 1e-12, 1e-8)
+    ]
+    assert np.abs(extremes).max() < 1e8
+
+
+def test_a_softened_pole_keeps_its_kinetic_energy():
     energy = 4 * 0.5 * (1 / 8)  # G_2 = h_2'² ψ² S with h_2' = √8 ψ = 2
+    softened = float(bare_modes(near_pole(0.0), 1.0, [2], 0.1)[0, 0])
     assert softened == pytest.approx(energy / 0.1**2)  # all that is left where ψ_2 = 0
+
+
+def test_gradients_are_finite_on_a_pole():
+    log_density = torch.tensor([math.log(0.5)], dtype=torch.float64, requires_grad=True)
+    at = Moments(log_density, torch.ones(1).double(), 4 * torch.ones(1).double(), 2)
+    bare_modes(at, 1.0, (1, 2, 3, 4)).sum().backward()
+    assert torch.isfinite(log_density.grad).all()
 
 
 @settings(max_examples=200, deadline=None)

@@ -17,6 +17,9 @@ from torch import Tensor
 from qipf.engines.contract import CEILING, Moments
 from qipf.errors import QIPFInputError
 
+#: Half the width of a pole of an exact mode, in units of h_p: within it the mode is rounded off.
+POLE = 1e-8
+
 
 def curvature(
     moments: Moments,
@@ -63,8 +66,9 @@ def bare_modes(
 
     and :math:`L_p/\psi_p` for :math:`\epsilon = 0`, with a pole wherever :math:`h_p(\psi) = 0`.
     Odd orders share a factor :math:`\psi` above and below; it is cancelled before anything is
-    evaluated, so that the modes stay right where :math:`\psi` itself underflows. Poles, and
-    whatever else would leave the floating-point range, end at ±1e300.
+    evaluated, so that the modes stay right where :math:`\psi` itself underflows. Closer to a pole
+    than 1e-8 the mode passes through zero from one side's heights to the other's depths, and
+    whatever would leave the floating-point range ends at ±1e300: finite input, finite modes.
     """
     density = torch.exp(moments.log_density)  # ψ²
     K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
@@ -86,7 +90,7 @@ def _bare_mode(
     if p >= 2:
         top = top + 2 * math.sqrt(p * (p - 1)) * density * reduced[p - 2] * S
     if softening == 0.0:
-        return top / reduced[p]
+        return top * reduced[p] / (reduced[p].square() + POLE**2)
     cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
     softened = reduced[p].square() * cancelled + softening**2
     energy = 2 * p * reduced[p - 1].square() * density * S

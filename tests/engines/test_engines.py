@@ -82,6 +82,40 @@ def test_a_kernel_far_narrower_than_the_data_is_recomputed_in_float64():
     assert K_error <= 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bandwidth", [1e-3, 1e-5, 1e-8])
+def test_what_float64_cannot_resolve_the_reference_does(dtype, bandwidth):
+    centers = make_logits(300).to(dtype)
+    queries = torch.cat([centers[:20], centers[:20] + bandwidth]).to(dtype)
+    log_error, K_error, _ = compare(queries, centers, bandwidth)
+    assert log_error <= 1e-4
+    assert K_error <= 1e-3
+
+
+def test_one_centre_far_from_the_others():
+    centers = make_logits(300).double()
+    centers[0] = 1e12
+    log_error, K_error, _ = compare(make_logits(50, seed=1).double(), centers, 3.0)
+    assert log_error <= 1e-4
+    assert K_error <= 1e-3
+
+
+@pytest.mark.parametrize("dimension", [512, 2048])
+def test_many_dimensions(dimension):
+    centers, queries = make_logits(200, dimension=dimension), make_logits(50, dimension=dimension)
+    queries = queries + 0.1 * make_logits(50, dimension=dimension, seed=2)
+    log_error, K_error, _ = compare(queries, centers, silverman(centers))
+    assert log_error <= 1e-4
+    assert K_error <= 1e-3
+
+
+@BOTH
+def test_centres_that_no_square_can_hold_give_finite_moments(engine):
+    centers = torch.tensor([[1e200], [-1e200]], dtype=torch.float64)
+    found = engines.moments(centers, centers, 1.0, engine=engine)
+    assert all(torch.isfinite(value).all() for value in found[:3])
+
+
 def test_only_doubtful_rows_are_recomputed(monkeypatch):
     seen = []
     plain = attention.AttentionEngine.average

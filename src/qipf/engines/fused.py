@@ -10,7 +10,8 @@ With :math:`q = (x-\bar c)/\sigma` and :math:`k_i = (c_i-\bar c)/\sigma` the sco
 
 Expanding the square loses digits: about :math:`\epsilon(\|q\|+\|k\|)^2` of each result. Rows whose
 loss could matter (queries far from everything, kernels far narrower than the data) are found after
-the fast pass and computed once more in float64. Float64 input is computed in float64 throughout.
+the fast pass and computed once more in float64, and where that is not enough by the reference,
+which takes differences before squares. Float64 input is computed in float64 from the start.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**27}
 #: Bytes of one packed block of centres; fields that fit in one block keep it.
 CENTER_BYTES = 2**25
 
-#: Largest bound on the relative loss in log ρ and K that a float32 pass may leave. The bound is
+#: Largest bound on the relative loss in log ρ and K that a pass may leave. The bound is
 #: pessimistic: on logits the true loss was never seen above a tenth of it.
 TOLERANCE = 5e-4
 
@@ -100,12 +101,10 @@ class FusedEngine(ABC):
     def _block(self, queries: Tensor, dtype: torch.dtype) -> Moments:
         q_i = ((queries.double() - self.origin) / self.bandwidth).clamp_(-FARTHEST, FARTHEST)
         moments = self._moments(q_i, dtype)
-        if dtype == torch.float64:
-            return moments
-        doubtful = self._doubtful(q_i, moments)
+        doubtful = self._doubtful(q_i, moments, dtype)
         if doubtful.any():
-            if self.supports(torch.float64):
-                exact = self._moments(q_i[doubtful], torch.float64)
+            if dtype == torch.float32 and self.supports(torch.float64):
+                exact = self._block(queries[doubtful], torch.float64)
             else:
                 exact = self._reference()(queries[doubtful])
             for whole, part in zip(moments[:3], exact[:3], strict=True):
@@ -154,13 +153,12 @@ class FusedEngine(ABC):
         bias = self.log_weights[rows] - torch.linalg.vecdot(k_j, k_j) / 2
         return self.pack(k_j.to(dtype), bias.to(dtype))
 
-    def _doubtful(self, q_i: Tensor, moments: Moments) -> Tensor:
-        """Rows where float32 may have lost more than the tolerance."""
+    def _doubtful(self, q_i: Tensor, moments: Moments, dtype: torch.dtype) -> Tensor:
+        """Rows where computing in `dtype` may have lost more than the tolerance."""
         reach = torch.linalg.vector_norm(q_i, dim=1) + self._farthest_center()
-        loss = torch.finfo(torch.float32).eps * reach.square()
-        variance = self.bandwidth * self.bandwidth
-        size = (moments.m2 / 4 - moments.m1_squared / 8) / variance
-        smallest = torch.minimum(-moments.log_density, size).clamp(min=1.0)
+        loss = torch.finfo(dtype).eps * reach.square()
+        K = (moments.m2 / 4 - moments.m1_squared / 8) / self.bandwidth**2 - q_i.shape[1] / 4
+        smallest = torch.minimum(-moments.log_density, K.abs()).clamp(min=1.0)
         # written so that NaN counts as doubtful
         return ~(loss <= TOLERANCE * smallest)
 

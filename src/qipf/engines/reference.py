@@ -22,7 +22,7 @@ def dense_moments(
 ) -> Moments:
     """All pairs at once, differences before squares, differentiable in the queries."""
     origin = centers.double().mean(0)
-    k_j = (centers.double() - origin) / bandwidth
+    k_j = ((centers.double() - origin) / bandwidth).clamp(-FARTHEST, FARTHEST)
     q_i = ((queries.double() - origin) / bandwidth).clamp(-FARTHEST, FARTHEST)
     distance_ij = torch.cdist(q_i, k_j, compute_mode="donot_use_mm_for_euclid_dist")
     squared_ij = distance_ij.square()
