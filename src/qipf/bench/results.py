@@ -1,0 +1,161 @@
+"""Results as JSON lines: one whole line for each finished task, appended as soon as it is known.
+
+A line is on the disk before the next task begins. Whatever stops the program, the file then
+holds the finished tasks, and at most the beginning of one more line, which the next run drops.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qipf.errors import QIPFError, QIPFInputError
+
+#: The file of a run's folder that holds its results.
+RESULTS = "results.jsonl"
+
+#: Fields that say how long something took; all others follow from suite, seed and device.
+TIMINGS = ("seconds", "milliseconds_per_prediction", "network_seconds")
+
+Record = dict[str, Any]
+
+
+class Task(NamedTuple):
+    """What is measured in one go: a method on one level of a corruption for a network."""
+
+    network: str
+    corruption: str
+    level: float
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.method} on {self.network}, {self.corruption} {self.level:g}"
+
+
+def task_of(record: Record) -> Task:
+    """The task that a line is the result of.
+
+    >>> task_of({"network": "n", "corruption": "zoom", "level": 2, "method": "qipf", "seed": 0})
+    Task(network='n', corruption='zoom', level=2.0, method='qipf', seed=0)
+    """
+    level = float(record["level"])
+    return Task(record["network"], record["corruption"], level, record["method"], record["seed"])
+
+
+class ResultLog:
+    """The results file of a run, open for appending by this process alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = path.read_bytes() if path.exists() else b""
+        self.records, kept = _parsed(path, content)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        if kept < len(content):
+            os.truncate(self._file, kept)
+            os.fsync(self._file)
+
+    def append(self, record: Record) -> None:
+        """Write one line in one piece; on return it is on the disk."""
+        line = (json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        end = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            raise QIPFError(f"Cannot write {self.path}: {error.strerror}.") from error
+        if written < len(line):
+            os.truncate(self._file, end)
+            raise QIPFError(f"Cannot write {self.path}: the disk is full.")
+        self.records.append(json.loads(line))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def read_results(path: Path | str) -> list[Record]:
+    """The lines of a run's folder, or of a results file; nothing is changed.
+
+    The beginning of a line that a run is writing, or was killed while writing, is left out.
+    """
+    path = Path(path)
+    file = path / RESULTS if path.is_dir() else path
+    if not file.is_file():
+        raise QIPFInputError(
+            f"There are no results in {path}: {file} is missing. "
+            f"Make them first: qipf bench run --out {path}"
+        )
+    return _parsed(file, file.read_bytes())[0]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other runs out of `folder` while this one lasts; the lock dies with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
+    try:
+        if not _lock(handle):
+            owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise QIPFError(
+                f"{folder} is in use by another run (process {owner}). "
+                "Wait until it has ended, or choose another folder."
+            )
+        os.truncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock; there the user keeps runs apart
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _parsed(path: Path, content: bytes) -> tuple[list[Record], int]:
+    """The records, and how many bytes of the file are whole lines."""
+    records: list[Record] = []
+    kept = 0
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # the rest is a line torn, or nothing
+        try:
+            record = json.loads(line)
+            task_of(record)
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines) - 1 and not lines[-1]:
+                break  # the last line: a power cut can leave its place filled with zeros
+            raise QIPFInputError(
+                f"{path}, line {number}: not a result ({type(error).__name__}). "
+                "Delete that line, and its task will be done again."
+            ) from error
+        records.append(record)
+        kept += len(line) + 1
+    return records, kept
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it: no NaN, no tuples."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,215 @@
+"""One network of a suite: trained, its methods fitted, its test images spoilt and judged.
+
+How a method's seconds are counted: all that it does after the deterministic network has made its
+prediction, for all test images of a level together. Two scores of one sampler share its draws,
+and each counts them in full, because either alone would need them. The deterministic network's
+own pass is told apart (``network_seconds``; null where its outputs were read from the cache).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import qipf
+from qipf.bench import training
+from qipf.bench.cache import OutputCache, wait_for
+from qipf.bench.corruptions import corrupt
+from qipf.bench.datasets import Dataset, load
+from qipf.bench.evaluation import evaluate
+from qipf.bench.networks import build
+from qipf.bench.results import Record, Task
+from qipf.bench.scores import ScoreStore
+from qipf.bench.suites import CLEAN, Suite, effective_options
+from qipf.errors import QIPFError
+from qipf.methods import Batch, LayeredNetwork, Method
+from qipf.methods.field import Field
+from qipf.methods.layered import unit_range
+from qipf.methods.sampling import PredictiveEntropy, Spread
+
+#: Images that each method scores unmeasured, so that no first call's set-up is measured.
+WARM_UP = 16
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all parts of a run must know; travels to other processes."""
+
+    suite: Suite
+    out: Path
+    device: str
+    data: Path | None = None
+    keep_scores: bool = True
+
+
+class Contender:
+    """A network of a suite with everything that is learned for it, on one device."""
+
+    def __init__(self, setting: Setting, name: str, dataset: Dataset | None = None) -> None:
+        self.setting = setting
+        self.spec = setting.suite.network(name)
+        self.dataset = load(self.spec.dataset, setting.data) if dataset is None else dataset
+        self._device = torch.device(setting.device)
+        self._methods: dict[str, Method] = {}
+        self._folder = setting.out / "networks" / f"seed{setting.suite.seed}" / name
+
+    @cached_property
+    def network(self) -> LayeredNetwork:
+        """The deterministic network, trained now or read from its checkpoint."""
+        _, channels, size, _ = self.dataset.train_images.shape
+        classes = len(self.dataset.class_names)
+        seed = self.setting.suite.seed
+        network, _ = build(self.spec.network, channels, classes, size, seed)
+        return training.train(
+            network,
+            self.dataset.train_images,
+            self.dataset.train_labels,
+            self.spec.full_recipe(),
+            seed=seed,
+            device=self._device,
+            checkpoint=self._folder / "network.pt",
+        )
+
+    def method(self, name: str) -> Method:
+        """A method of the suite, fitted on the clean training data."""
+        if name not in self._methods:
+            method = self.setting.suite.create(name).fit(self._clean)
+            method.score(Batch.of(self.network, self._images[:WARM_UP]))
+            self._methods[name] = method
+        return self._methods[name]
+
+    def judge(self, corruption: str, level: float, methods: Sequence[str]) -> Iterator[Record]:
+        """The results of these methods at one level, one after the other."""
+        fitted = [self.method(name) for name in methods]
+        images = self._images if corruption == CLEAN else corrupt(self._images, corruption, level)
+        outputs, network_seconds = self._cache.outputs(images, corruption, level)
+        batch = Batch(images, outputs.logits, outputs.features)
+        wrong = (batch.predicted.cpu() != self.dataset.test_labels).numpy()
+        for method in fitted:
+            task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
+            uncertainty, seconds = self._timed(method, batch)
+            try:
+                metrics = evaluate(uncertainty, wrong)
+            except QIPFError as error:
+                raise QIPFError(f"{task}: {error}") from error
+            if self.setting.keep_scores:
+                self.store(corruption).keep(task, uncertainty, wrong)
+            yield self._record(task, method, metrics, seconds, network_seconds)
+
+    def store(self, corruption: str) -> ScoreStore:
+        """Where this network's uncertainties under a corruption are kept."""
+        seed = self.setting.suite.seed
+        return ScoreStore(self.setting.out, self.spec.name, corruption, seed)
+
+    @cached_property
+    def _clean(self) -> Any:
+        return training.clean_data(
+            self.network,
+            self.dataset.train_images,
+            self.dataset.train_labels,
+            self.spec.full_recipe(),
+            seed=self.setting.suite.seed,
+            folder=self._folder,
+        )
+
+    @cached_property
+    def _images(self) -> Tensor:  # (n, C, H, W) in [0, 1], on the device
+        return unit_range(self.dataset.test_images.to(self._device))
+
+    @cached_property
+    def _cache(self) -> OutputCache:
+        return OutputCache(self.setting.out / "cache", self.network, self.dataset.test_images)
+
+    def _timed(self, method: Method, batch: Batch) -> tuple[np.ndarray, float]:
+        """Uncertainties, and the seconds they took, shared draws included."""
+        drawing = 0.0
+        if isinstance(method, Spread | PredictiveEntropy):
+            drawing = batch.memo(
+                ("seconds", method.sampler), lambda: self._seconds(lambda: method.samples(batch))
+            )
+        scores: list[Tensor] = []
+        scoring = self._seconds(lambda: scores.append(method.score(batch)))
+        return scores[0].cpu().numpy(), drawing + scoring
+
+    def _seconds(self, act: Any) -> float:
+        wait_for(self._device)
+        start = time.perf_counter()
+        act()
+        wait_for(self._device)
+        return time.perf_counter() - start
+
+    def _record(
+        self,
+        task: Task,
+        method: Method,
+        metrics: dict[str, float],
+        seconds: float,
+        network_seconds: float | None,
+    ) -> Record:
+        count = len(self.dataset.test_labels)
+        return {
+            "network": task.network,
+            "dataset": self.dataset.name,
+            "corruption": task.corruption,
+            "level": task.level,
+            "method": task.method,
+            "seed": task.seed,
+            **metrics,
+            "seconds": seconds,
+            "milliseconds_per_prediction": 1000 * seconds / count,
+            "network_seconds": network_seconds,
+            "forward_passes": method.forward_passes,
+            "test_images": count,
+            "dataset_note": self.dataset.note,
+            "parameters": parameters(self.setting.suite, task),
+            "fitted": _fitted(method),
+            "device": _device_name(self._device),
+            "versions": _versions(),
+        }
+
+
+def parameters(suite: Suite, task: Task) -> dict[str, Any]:
+    """All that decides a task's numbers, the seed and the versions aside."""
+    spec = suite.network(task.network)
+    return {
+        "network": spec.network,
+        "recipe": dataclasses.asdict(spec.full_recipe()),
+        "options": effective_options(suite.create(task.method)),
+    }
+
+
+def _fitted(method: Method) -> dict[str, float]:
+    """What a method chose for itself on clean data."""
+    if not isinstance(method, Field) or method.field_ is None:
+        return {}
+    field = method.field_
+    return {
+        "bandwidth": float(field.bandwidth_),
+        "bandwidth_factor": float(field.bandwidth_factor_),
+        "centers": len(field.centers_),
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"cuda ({torch.cuda.get_device_name(device)})"
+    return f"{device.type} ({platform.machine()})"
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "qipf": qipf.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }

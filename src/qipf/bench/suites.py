@@ -1,0 +1,297 @@
+"""Suites as data: which networks are tried under which corruptions, by which methods.
+
+Every (network, corruption, level, method) of a suite is a task of its own. The clean test images
+are one more corruption, ``none``, with the level 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from qipf.bench import datasets
+from qipf.bench.corruptions import CORRUPTIONS, corrupt
+from qipf.bench.networks import NETWORKS, Recipe
+from qipf.bench.options import checked_options
+from qipf.bench.results import Task
+from qipf.errors import QIPFInputError, unknown_name
+from qipf.methods import METHODS, ONE_PASS, SAMPLERS, Method, create
+
+#: The corruption that leaves the images as they are, and its level.
+CLEAN, CLEAN_LEVEL = "none", 0.0
+
+#: The methods of the paper's tables, in their order.
+PAPER_METHODS = ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble", "qipf")
+
+#: The paper's corruptions, in the order of its tables.
+PAPER_CORRUPTIONS = ("rotation", "brightness", "shear", "zoom")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BenchNetwork:
+    """A network on a dataset, by the name it has in the tables; `recipe` overrides its own."""
+
+    name: str
+    dataset: str
+    network: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise QIPFInputError(
+                "A network's name must consist of letters, digits, '_', '-' and '.', because "
+                f"files are named by it; got {self.name!r}."
+            )
+        if self.dataset not in datasets.NAMES:
+            raise unknown_name("dataset", self.dataset, datasets.NAMES)
+        if self.network not in NETWORKS:
+            raise unknown_name("network", self.network, NETWORKS)
+        given = checked_options("recipe", Recipe, self.recipe)
+        object.__setattr__(self, "recipe", given)
+        self.full_recipe()
+
+    def full_recipe(self) -> Recipe:
+        """The network's recipe with what is overridden here."""
+        return replace(NETWORKS[self.network].recipe, **self.recipe)
+
+
+#: Networks that a suite can name without saying more.
+BENCH_NETWORKS: dict[str, BenchNetwork] = {
+    network.name: network
+    for network in (
+        BenchNetwork("mnist_lenet", "mnist", "lenet"),
+        BenchNetwork("kmnist_lenet", "kmnist", "lenet"),
+        BenchNetwork("kmnist10k_lenet", "kmnist10k", "lenet"),
+        BenchNetwork("cifar10_lenet", "cifar10", "lenet"),
+        BenchNetwork("cifar10_vgg3", "cifar10", "vgg3"),
+        BenchNetwork("fashion_lenet", "fashion_mnist", "lenet"),
+        BenchNetwork("digits_mlp", "digits", "mlp"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What a run measures.
+
+    Parameters
+    ----------
+    networks : those that are tried.
+    corruptions : the levels of each; None for all that the corruption has.
+    methods : names of `qipf.methods`.
+    options : what a method is given beyond its defaults, by name; a sampler's options, such as
+        ``{"ensemble": {"networks": 5}}``, hold for both of its scores.
+    seed : all training, sampling and choosing follows from it.
+    clean : whether the clean images are tried too.
+    optional : further networks, tried only when `narrowed` names them.
+
+    >>> digits = find("digits")
+    >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
+    (17, 34, 578)
+    """
+
+    name: str
+    networks: tuple[BenchNetwork, ...]
+    corruptions: Mapping[str, Sequence[float] | None] = field(
+        default_factory=lambda: dict.fromkeys(PAPER_CORRUPTIONS)
+    )
+    methods: tuple[str, ...] = METHODS
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seed: int = 0
+    clean: bool = True
+    optional: tuple[BenchNetwork, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise QIPFInputError(f"seed must not be negative; got {self.seed}.")
+        for name, levels in self.corruptions.items():
+            check_levels(name, levels)
+        for method in self.methods:
+            if method not in METHODS:
+                raise unknown_name("method", method, METHODS)
+        options = {name: method_options(name, given) for name, given in self.options.items()}
+        object.__setattr__(self, "options", options)
+        _check_filled_once("networks", [network.name for network in self.networks])
+        _check_filled_once("methods", self.methods)
+        if not self.levels:
+            raise QIPFInputError("corruptions must not be empty unless clean is true.")
+
+    @property
+    def levels(self) -> dict[str, tuple[float, ...]]:
+        """The levels of each corruption, the clean images first."""
+        spoilt = {
+            name: CORRUPTIONS[name].levels if given is None else tuple(map(float, given))
+            for name, given in self.corruptions.items()
+        }
+        return ({CLEAN: (CLEAN_LEVEL,)} if self.clean else {}) | spoilt
+
+    def network(self, name: str) -> BenchNetwork:
+        """A network of this suite by its name."""
+        return next(network for network in self.networks if network.name == name)
+
+    def create(self, method: str) -> Method:
+        """A method of this suite, not yet fitted."""
+        return create(method, **self.options.get(base_name(method), {}))
+
+    def tasks(self) -> Iterator[Task]:
+        """All tasks, in the order in which they are done."""
+        for network in self.networks:
+            for corruption, levels in self.levels.items():
+                for level in levels:
+                    for method in self.methods:
+                        yield Task(network.name, corruption, level, method, self.seed)
+
+    def narrowed(self, only: Iterable[str]) -> Suite:
+        """Only what the filters name: ``["network=digits_mlp", "method=qipf,entropy"]``.
+
+        Filters of the same kind add up, filters of different kinds must all hold.
+
+        >>> find("digits").narrowed(["method=qipf", "corruption=zoom", "level=2"]).levels
+        {'zoom': (2.0,)}
+        """
+        wanted = _filters(only)
+        levels = self.levels
+        if "corruption" in wanted:
+            names = _chosen("corruption", wanted["corruption"], levels)
+            levels = {name: levels[name] for name in names}
+        if "level" in wanted:
+            known = {f"{level:g}": level for values in levels.values() for level in values}
+            values = [known[name] for name in _chosen("level", wanted["level"], known)]
+            levels = {k: tuple(x for x in v if x in values) for k, v in levels.items()}
+        networks = self.networks
+        if "network" in wanted:
+            named = {network.name: network for network in (*self.networks, *self.optional)}
+            networks = tuple(named[n] for n in _chosen("network", wanted["network"], named))
+        methods = self.methods
+        if "method" in wanted:
+            methods = tuple(_chosen("method", wanted["method"], methods))
+        return replace(
+            self,
+            networks=networks,
+            corruptions={k: v for k, v in levels.items() if k != CLEAN and v},
+            methods=methods,
+            clean=bool(levels.get(CLEAN)),
+        )
+
+
+def base_name(method: str) -> str:
+    """The method whose options a method has: ``svi`` for ``svi_entropy``."""
+    return method if method in ONE_PASS else method.removesuffix("_entropy")
+
+
+def method_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's options, each of the right kind and with a value the method takes."""
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    base = base_name(method)
+    if base != method:
+        raise QIPFInputError(f"The options of {method} are those of {base}; give them there.")
+    makers: dict[str, Any] = {**ONE_PASS, **SAMPLERS}
+    given = checked_options(method, makers[base], options)
+    create(method, **given)
+    return given
+
+
+def effective_options(method: Method) -> dict[str, Any]:
+    """All options of a method, defaults included."""
+    holder: Any = getattr(method, "sampler", method)
+    return {f.name: getattr(holder, f.name) for f in dataclasses.fields(holder) if f.init}
+
+
+def check_levels(corruption: str, levels: Sequence[float] | None) -> None:
+    """Refuse a corruption that does not exist, and levels that it does not know."""
+    if corruption not in CORRUPTIONS:
+        raise unknown_name("corruption", corruption, CORRUPTIONS)
+    if levels is None:
+        return
+    _check_filled_once(f"levels of {corruption}", levels)
+    for level in levels:
+        corrupt(torch.zeros(1, 1, 2, 2), corruption, level)
+
+
+def _check_filled_once(what: str, items: Sequence[object]) -> None:
+    if not items:
+        raise QIPFInputError(f"{what} must not be empty.")
+    twice = next((item for i, item in enumerate(items) if item in items[:i]), None)
+    if twice is not None:
+        raise QIPFInputError(f"{what} must name each but once; {twice!r} is there twice.")
+
+
+def _filters(only: Iterable[str]) -> dict[str, list[str]]:
+    if isinstance(only, str):
+        only = [only]
+    kinds = ("network", "corruption", "level", "method")
+    wanted: dict[str, list[str]] = {}
+    for text in only:
+        kind, equals, values = text.partition("=")
+        names = [value.strip() for value in values.split(",") if value.strip()]
+        if not equals or not names:
+            raise QIPFInputError(
+                f"only must read KIND=NAME or KIND=NAME,NAME; got {text!r}. "
+                "For example: method=qipf,entropy"
+            )
+        if kind not in kinds:
+            raise unknown_name("kind of only", kind, kinds)
+        wanted.setdefault(kind, []).extend(names)
+    return wanted
+
+
+def _chosen(kind: str, wanted: Sequence[str], known: Iterable[str]) -> list[str]:
+    """Those of the known names that are wanted, in the suite's own order."""
+    known = list(known)
+    names = [_level_name(name) for name in wanted] if kind == "level" else wanted
+    for name in names:
+        if name not in known:
+            raise unknown_name(f"{kind} of this suite", name, known)
+    return [name for name in known if name in names]
+
+
+def _level_name(text: str) -> str:
+    """``2.0`` and ``2`` are the same level."""
+    try:
+        level = float(text)
+    except ValueError:
+        return text
+    return f"{level:g}" if math.isfinite(level) else text
+
+
+#: The suites that come with qipf.
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite("digits", (BENCH_NETWORKS["digits_mlp"],)),
+        Suite(
+            "paper",
+            tuple(
+                BENCH_NETWORKS[name]
+                for name in ("mnist_lenet", "kmnist10k_lenet", "cifar10_lenet", "cifar10_vgg3")
+            ),
+            # K-MNIST's training images are rarely to be had: --only network=kmnist_lenet
+            optional=(BENCH_NETWORKS["kmnist_lenet"],),
+        ),
+        Suite("fashion", (BENCH_NETWORKS["fashion_lenet"],)),
+    )
+}
+
+
+def find(suite: str | Path | Suite) -> Suite:
+    """A suite by its name, or from a YAML file; a suite is taken as it is."""
+    if isinstance(suite, Suite):
+        return suite
+    if str(suite) in SUITES:
+        return SUITES[str(suite)]
+    if Path(suite).suffix.lower() in (".yaml", ".yml"):
+        from qipf.bench.suite_files import read_suite
+
+        return read_suite(Path(suite))
+    error = unknown_name("suite", str(suite), SUITES)
+    raise QIPFInputError(f"{error} Or name a YAML file: mine.yaml.")

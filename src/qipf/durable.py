@@ -1,0 +1,75 @@
+"""Files that are there whole or not at all, whatever stops the program or the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from qipf.errors import QIPFError, QIPFInputError
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, which takes the name `path` once it is on the disk.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp(), "deep", "note.txt")
+    >>> with replaced(target) as file:
+    ...     _ = file.write(b"whole")
+    >>> target.read_bytes()
+    b'whole'
+    """
+    # named by the process: two may write the same content at once
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(unfinished, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        _removed(unfinished)
+
+
+def _removed(unfinished: Path) -> None:
+    try:
+        unfinished.unlink(missing_ok=True)
+    except OSError:  # its folder cannot be entered, so it was never there
+        return
+
+
+def checked_output(path: Path, kinds: Sequence[str] = ()) -> Path:
+    """A place where a file can be written, known before any work is done for it.
+
+    >>> checked_output(Path("scored.doc"), [".csv", ".npz"])
+    Traceback (most recent call last):
+    ...
+    qipf.errors.QIPFInputError: Cannot write 'scored.doc': name a file that ends in .csv or .npz.
+    """
+    path = Path(path)
+    if kinds and path.suffix.lower() not in kinds:
+        raise QIPFInputError(
+            f"Cannot write {path.name!r}: name a file that ends in {either(kinds)}."
+        )
+    if path.is_dir():
+        raise QIPFInputError(f"{path} is a folder; name a file in it.")
+    if not path.parent.is_dir():
+        raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
+    if not os.access(path.parent, os.W_OK):
+        raise QIPFInputError(f"Cannot write {path}: the folder {path.parent} is read-only for you.")
+    return path
+
+
+def either(names: Sequence[str]) -> str:
+    """Names as a choice.
+
+    >>> either([".csv", ".npz", ".npy"])
+    '.csv, .npz or .npy'
+    """
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,0 +1,72 @@
+import json
+import os
+
+import pytest
+
+from qipf.bench.results import ResultLog, Task, read_results, task_of
+from qipf.errors import QIPFError, QIPFInputError
+
+
+def line(level, **more):
+    named = {"network": "n", "corruption": "zoom", "level": level, "method": "qipf", "seed": 0}
+    return {**named, **more}
+
+
+def test_what_is_appended_is_read_again(tmp_path):
+    log = ResultLog(tmp_path / "results.jsonl")
+    log.append(line(0.5, roc_auc=0.1 + 0.2, note="é", pair=(1, 2)))
+    log.append(line(2.0, roc_auc=float("nan"), deep={"fpr95": float("inf")}))
+    log.close()
+    first, second = read_results(tmp_path)
+    assert first == line(0.5, roc_auc=0.1 + 0.2, note="é", pair=[1, 2])
+    assert second == line(2.0, roc_auc=None, deep={"fpr95": None})
+    assert read_results(tmp_path / "results.jsonl") == [first, second]
+    assert task_of(first) == Task("n", "zoom", 0.5, "qipf", 0)
+
+
+@pytest.mark.parametrize("torn", [b'{"network": "n", "corr', b'{"network"\n', b"\0\0\0\0\n", b"\0"])
+def test_a_torn_last_line_is_dropped(torn, tmp_path):
+    path = tmp_path / "results.jsonl"
+    whole = (json.dumps(line(0.5)) + "\n").encode()
+    path.write_bytes(whole + torn)
+    assert read_results(path) == [line(0.5)]
+    assert path.read_bytes() == whole + torn  # reading alone changes nothing
+    log = ResultLog(path)
+    assert log.records == [line(0.5)]
+    assert path.read_bytes() == whole
+    log.append(line(2.0))
+    log.close()
+    assert read_results(path) == [line(0.5), line(2.0)]
+
+
+def test_a_broken_line_in_the_midst_is_refused(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(f"{json.dumps(line(1))}\n[]\n{json.dumps(line(2))}\n")
+    with pytest.raises(QIPFInputError) as refused:
+        read_results(path)
+    assert str(refused.value) == (
+        f"{path}, line 2: not a result (TypeError). "
+        "Delete that line, and its task will be done again."
+    )
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
+    log = ResultLog(tmp_path / "results.jsonl")
+    log.append(line(1))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:10]))
+    with pytest.raises(QIPFError) as refused:
+        log.append(line(2))
+    monkeypatch.undo()
+    log.close()
+    assert str(refused.value) == f"Cannot write {tmp_path}/results.jsonl: the disk is full."
+    assert read_results(tmp_path) == [line(1)]
+
+
+def test_no_results_are_told_with_the_way_to_make_them(tmp_path):
+    with pytest.raises(QIPFInputError) as refused:
+        read_results(tmp_path)
+    assert str(refused.value) == (
+        f"There are no results in {tmp_path}: {tmp_path}/results.jsonl is missing. "
+        f"Make them first: qipf bench run --out {tmp_path}"
+    )

@@ -1,0 +1,146 @@
+import pytest
+
+from qipf.bench.suites import BENCH_NETWORKS, SUITES, BenchNetwork, Suite, find
+from qipf.errors import QIPFInputError
+from qipf.methods import METHODS
+
+DIGITS = (BENCH_NETWORKS["digits_mlp"],)
+
+
+def test_the_paper_s_suite_is_the_paper_s():
+    paper = find("paper")
+    assert [network.name for network in paper.networks] == [
+        "mnist_lenet",
+        "kmnist10k_lenet",
+        "cifar10_lenet",
+        "cifar10_vgg3",
+    ]
+    assert paper.methods == METHODS
+    assert {name: len(levels) for name, levels in paper.levels.items()} == {
+        "none": 1,
+        "rotation": 10,
+        "brightness": 8,
+        "shear": 7,
+        "zoom": 8,
+    }
+    assert len(list(paper.tasks())) == 4 * 34 * 17
+    ensemble, field = paper.create("ensemble"), paper.create("qipf")
+    assert ensemble.forward_passes == 10
+    assert (field.max_centers, field.orders) == (6000, (1, 2, 3, 4))
+    assert paper.create("svi").sampler.epochs == 100
+    rates = {n.name: n.full_recipe().dropout_rate for n in paper.networks}
+    assert (rates["mnist_lenet"], rates["cifar10_vgg3"]) == (0.1, 0.2)
+
+
+def test_the_full_kmnist_is_tried_when_it_is_named():
+    chosen = find("paper").narrowed(["network=kmnist_lenet"])
+    assert [(n.name, n.dataset) for n in chosen.networks] == [("kmnist_lenet", "kmnist")]
+
+
+def test_suites_have_their_datasets():
+    assert [n.dataset for n in SUITES["fashion"].networks] == ["fashion_mnist"]
+    assert [n.dataset for n in SUITES["digits"].networks] == ["digits"]
+
+
+def test_tasks_follow_the_suite_and_its_filters():
+    suite = Suite("s", DIGITS, {"zoom": (0.5, 2)}, ("qipf", "svi"), seed=7)
+    assert [(t.corruption, t.level, t.method, t.seed) for t in suite.tasks()] == [
+        ("none", 0.0, "qipf", 7),
+        ("none", 0.0, "svi", 7),
+        ("zoom", 0.5, "qipf", 7),
+        ("zoom", 0.5, "svi", 7),
+        ("zoom", 2.0, "qipf", 7),
+        ("zoom", 2.0, "svi", 7),
+    ]
+    assert list(suite.narrowed([]).tasks()) == list(suite.tasks())
+    both = suite.narrowed(["method=svi", "method=qipf", "level=2.0"])
+    assert [(t.corruption, t.level, t.method) for t in both.tasks()] == [
+        ("zoom", 2.0, "qipf"),
+        ("zoom", 2.0, "svi"),
+    ]
+    assert [t.method for t in suite.narrowed(["corruption=none", "method= svi "]).tasks()] == [
+        "svi"
+    ]
+
+
+def test_options_hold_for_both_scores_of_a_sampler():
+    suite = Suite("s", DIGITS, methods=("svi_entropy",), options={"svi": {"passes": 5}})
+    assert suite.create("svi_entropy").forward_passes == 5
+    assert suite.create("mc_dropout").forward_passes == 100
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        (
+            ["qipf"],
+            "only must read KIND=NAME or KIND=NAME,NAME; got 'qipf'. "
+            "For example: method=qipf,entropy",
+        ),
+        (["method="], "only must read KIND=NAME or KIND=NAME,NAME; got 'method='. "
+            "For example: method=qipf,entropy"),
+        (["network=digits_mpl"], "Unknown network of this suite 'digits_mpl'. "
+            "Did you mean 'digits_mlp'? Known: digits_mlp."),
+        (["corruption=none", "level=2"], "Unknown level of this suite '2'. Known: 0."),
+    ],
+)  # fmt: skip
+def test_filters_that_name_nothing_are_refused(only, message):
+    with pytest.raises(QIPFInputError) as refused:
+        find("digits").narrowed(only)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"networks": ()}, "networks must not be empty."),
+        ({"networks": DIGITS * 2}, "networks must name each but once; 'digits_mlp' is there "
+            "twice."),
+        ({"methods": ("qipf", "qipf")}, "methods must name each but once; 'qipf' is there twice."),
+        ({"corruptions": {"zoom": ()}}, "levels of zoom must not be empty."),
+        ({"corruptions": {"zoom": (2, 2)}}, "levels of zoom must name each but once; 2 is there "
+            "twice."),
+        ({"corruptions": {"zoom": (0,)}}, "zoom level must be a positive factor; got 0."),
+        ({"corruptions": {"zoom": ("2",)}}, "zoom level must be a finite number; got '2'."),
+        ({"corruptions": {"zom": None}}, "Unknown corruption 'zom'. Did you mean 'zoom'? "
+            "Known: brightness, rotation, shear, zoom."),
+        ({"corruptions": {}, "clean": False}, "corruptions must not be empty unless clean is "
+            "true."),
+        ({"seed": -1}, "seed must not be negative; got -1."),
+        ({"options": {"svi_entropy": {}}}, "The options of svi_entropy are those of svi; give them "
+            "there."),
+        ({"options": {"svi": {"passes": 0}}}, "svi: passes must be positive; got 0."),
+        ({"options": {"knn": {"k": "ten"}}}, "k of knn must be a whole number; got 'ten'."),
+    ],
+)  # fmt: skip
+def test_suites_that_make_no_sense_are_refused(given, message):
+    with pytest.raises(QIPFInputError) as refused:
+        Suite(**{"name": "s", "networks": DIGITS, **given})
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("a/b", "digits", "mlp"), "A network's name must consist of letters, digits, '_', '-' and "
+            "'.', because files are named by it; got 'a/b'."),
+        (("a", "digit", "mlp"), "Unknown dataset 'digit'. Did you mean 'digits'? Known: cifar10, "
+            "digits, fashion_mnist, kmnist, kmnist10k, mnist."),
+        (("a", "digits", "lent"), "Unknown network 'lent'. Did you mean 'lenet'? "
+            "Known: lenet, mlp, vgg3."),
+        (("a", "digits", "mlp", {"epochs": 0}), "epochs must be positive; got 0."),
+    ],
+)  # fmt: skip
+def test_networks_that_make_no_sense_are_refused(given, message):
+    with pytest.raises(QIPFInputError) as refused:
+        BenchNetwork(*given)
+    assert str(refused.value) == message
+
+
+def test_an_unknown_suite_is_refused_with_near_ones():
+    with pytest.raises(QIPFInputError) as refused:
+        find("digit")
+    assert str(refused.value) == (
+        "Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper. "
+        "Or name a YAML file: mine.yaml."
+    )

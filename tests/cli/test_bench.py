@@ -1,0 +1,114 @@
+import json
+
+import pytest
+
+from qipf.bench import runner
+from qipf.bench.results import read_results
+from tests.test_cli import run
+
+SUITE = """
+networks:
+  - {name: digits_brief, dataset: digits, network: mlp, recipe: {epochs: 1}}
+corruptions: {rotation: [30]}
+methods: [entropy, qipf]
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    file = tmp_path / "brief.yaml"
+    file.write_text(SUITE)
+    return file
+
+
+def test_run_then_table(monkeypatch, capsys, tmp_path, suite):
+    out = tmp_path / "out"
+    code, text, err = run(
+        monkeypatch, capsys, "bench", "run", "--suite", suite, "--out", out, "--device", "cpu"
+    )
+    assert (code, err) == (0, "")
+    assert text == (f"4 results in {out}/results.jsonl\nSee them: qipf bench table {out}\n")
+    code, text, err = run(
+        monkeypatch, capsys, "bench", "table", out, "--methods", "qipf, entropy",
+        "--metric", "aurc", "--format", "json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    cells = json.loads(text)["cells"]
+    by_task = {(r["corruption"], r["method"]): r["aurc"] for r in read_results(out)}
+    assert {(c["corruption"], c["method"]): c["mean"] for c in cells} == by_task
+
+
+def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
+    seen = {}
+
+    def noted(suite, out, **options):
+        seen.update(suite=suite, out=str(out), **options)
+        out.mkdir(parents=True)
+        (out / "results.jsonl").touch()
+
+    monkeypatch.setattr(runner, "run", noted)
+    monkeypatch.chdir(tmp_path)
+    code, *_ = run(
+        monkeypatch, capsys, "bench", "run", "--suite", "paper", "--jobs", 3, "--seed", 5,
+        "--only", "method=qipf", "--only", "level=2", "--data", "d", "--no-keep-scores",
+    )  # fmt: skip
+    assert code == 0
+    assert str(seen.pop("data")) == "d"
+    assert seen == {
+        "suite": "paper",
+        "out": "runs/paper",
+        "device": "auto",
+        "jobs": 3,
+        "seed": 5,
+        "only": ["method=qipf", "level=2"],
+        "keep_scores": False,
+    }
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    code, out, err = run(monkeypatch, capsys, "bench", "run", "--out", tmp_path)
+    assert (code, out) == (130, "")
+    assert err == (
+        f"\nStopped; what is finished is in {tmp_path}. Run the same command again to go on.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("run", "--suite", "digit"),
+            "qipf: Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper. "
+            "Or name a YAML file: mine.yaml.\n",
+        ),
+        (
+            ("run", "--only", "method=qipv"),
+            "qipf: Unknown method of this suite 'qipv'. Did you mean 'qipf'? Known: ",
+        ),
+        (("table", "nowhere"), "qipf: There are no results in nowhere: "),
+    ],
+)
+def test_refusals_are_one_line(arguments, message, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, "bench", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("run", "Example: qipf bench run --suite digits --out runs/digits"),
+        ("table", "Example: qipf bench table runs/digits"),
+    ],
+)
+def test_help_teaches(command, example, monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "bench", command, "--help")
+    assert code == 0
+    assert example in out
