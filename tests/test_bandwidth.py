@@ -74,9 +74,8 @@ def test_error_detection_finds_the_width_that_a_direct_search_finds():
 def test_equal_detection_is_decided_by_likelihood():
     rows = make_logits(600, dimension=2).double()
     centers, held_out = rows[:400], rows[400:]
-    wrong = np.zeros(201, bool)
-    wrong[-1] = True  # so far out that every width finds it
-    held_out = torch.cat([held_out, torch.full((1, 2), 1e4, dtype=torch.float64)])
+    wrong = np.repeat([False, True], [200, 10])  # so far out that every width finds them
+    held_out = torch.cat([held_out, torch.full((10, 2), 1e4, dtype=torch.float64)])
     width = silverman(centers)
     choice = choose_factor(centers, held_out, wrong, width=width, **OPTIONS)
     by_likelihood = choose_factor(centers, held_out, None, width=width, **OPTIONS)
@@ -84,8 +83,9 @@ def test_equal_detection_is_decided_by_likelihood():
     assert choice.factor == by_likelihood.factor
 
 
-@pytest.mark.parametrize("flags", [np.zeros(200, bool), np.ones(200, bool)])
-def test_without_both_kinds_the_likelihood_decides(flags):
+@pytest.mark.parametrize("errors", [0, 1, 9, 191, 200])
+def test_with_too_few_of_either_kind_the_likelihood_decides(errors):
+    flags = np.arange(200) < errors
     rows = make_logits(600)
     arguments = {"width": silverman(rows[:400]), **OPTIONS}
     choice = choose_factor(rows[:400], rows[400:], flags, **arguments)

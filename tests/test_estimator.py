@@ -1,18 +1,24 @@
 """QIPF: kinds of input, reproducibility, scikit-learn's contract, rejections."""
 
+import itertools
 import pickle
 import re
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf import estimator as qipf_estimator
 from qipf.bandwidth import FACTORS
+from qipf.estimator import REDUCTIONS
 from tests.conftest import make_logits, naive_moments
 
 SCORES = ["uncertainty", "modes", "potential", "log_density", "score_samples", "decision_function"]
@@ -143,7 +149,8 @@ def test_input_is_never_changed(train, test):
 
 
 def test_centres_are_a_seeded_subsample(train):
-    same = [QIPF(bandwidth=3.0, max_centers=100, random_state=s).fit(train) for s in (1, 1, 2)]
+    options = {"bandwidth": 3.0, "max_centers": 100, "reduction": "random"}
+    same = [QIPF(**options, random_state=s).fit(train) for s in (1, 1, 2)]
     assert same[0].centers_.shape == (100, 10)
     np.testing.assert_array_equal(same[0].centers_, same[1].centers_)
     assert not np.array_equal(same[0].centers_, same[2].centers_)
@@ -164,7 +171,7 @@ def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
     monkeypatch.setattr("qipf.estimator.choose_factor", spy)
     labels = train.argmax(1)
     labels[::7] = (labels[::7] + 1) % 10
-    field = QIPF(max_centers=300).fit(train, labels)
+    field = QIPF(max_centers=300, reduction="random").fit(train, labels)
     inside = {row.tobytes() for row in seen["centers"]}
     assert len(seen["centers"]) == 300
     assert len(seen["held_out"]) == 500
@@ -176,6 +183,132 @@ def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
         row.tobytes(): wrong for row, wrong in zip(train, train.argmax(1) != labels, strict=True)
     }
     np.testing.assert_array_equal(seen["wrong"], [place[r.tobytes()] for r in seen["held_out"]])
+
+
+def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(monkeypatch, train):
+    seen = {}
+
+    def spy(centers, held_out, wrong, *, log_weights, spread, width, **options):
+        seen.update(centers=centers, held_out=held_out.numpy(), width=width)
+        seen.update(weights=log_weights.exp(), spread=spread)
+        from qipf.bandwidth import Choice
+
+        return Choice(2.0, "likelihood", {})
+
+    monkeypatch.setattr("qipf.estimator.choose_factor", spy)
+    field = QIPF(max_centers=100, reduction="coreset").fit(train)
+    held = {row.tobytes() for row in seen["held_out"]}
+    assert len(held) == 160
+    others = np.stack([row for row in train if row.tobytes() not in held]).astype(np.float64)
+    # centres, weights and spread keep mean and variance of exactly the other rows
+    weights, centers = seen["weights"].numpy(), seen["centers"].double().numpy()
+    np.testing.assert_allclose(weights @ centers, others.mean(0), atol=1e-5)
+    between = weights @ (centers - others.mean(0)) ** 2
+    variance = between.mean() + seen["spread"] ** 2
+    assert variance == pytest.approx(others.var(0).mean(), rel=1e-5)
+    weights = np.exp(field.log_weights_)
+    np.testing.assert_allclose(weights @ field.centers_, train.mean(0), atol=1e-4)
+    between = weights @ (field.centers_ - train.mean(0)) ** 2
+    assert between.mean() + field.spread_**2 == pytest.approx(train.var(0).mean(), rel=1e-5)
+    deviation = np.sqrt(between + field.spread_**2).mean()
+    silverman = deviation * (4 / (12 * 800)) ** (1 / 14)
+    assert field.bandwidth_ == pytest.approx(2 * silverman, rel=1e-5)
+
+
+def test_weights_and_spread_enter_every_score(train, test):
+    field = QIPF(bandwidth=3.0, max_centers=60, reduction="coreset").fit(train)
+    assert field.centers_.shape == (60, 10)
+    assert field.log_weights_.shape == (60,)
+    assert field.spread_ > 0
+    # by hand: clouds are wider kernels, lower and with a variance of their own
+    wide = np.hypot(3.0, field.spread_)
+    a = (3.0 / wide) ** 2
+    weights = np.exp(field.log_weights_)
+    log_density, m1_squared, m2 = naive_moments(test, field.centers_, wide, weights)
+    log_density, m1_squared = log_density + 5 * np.log(a), m1_squared * a**2
+    m2 = m2 * a**2 + 10 * a * field.spread_**2
+    np.testing.assert_allclose(field.log_density(test), log_density, rtol=1e-5)
+    K = m2 / 36 - m1_squared / 72 - 2.5
+    np.testing.assert_allclose(field.potential(test) - field.ground_energy_, K, rtol=1e-4)
+    # the same on a device seen for the first time, and after a pickle
+    scores = field.uncertainty(test)
+    field._fields.clear()
+    np.testing.assert_array_equal(field.uncertainty(test), scores)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(field)).uncertainty(test), scores)
+
+
+def test_a_coreset_is_nearer_to_the_full_field_than_a_random_part(train):
+    queries = make_logits(400, spread=9.0, seed=5).numpy()
+    truth = QIPF(bandwidth=12.0).fit(train).uncertainty(queries)
+    ranks = {}
+    for reduction in ("random", "coreset"):
+        field = QIPF(bandwidth=12.0, max_centers=80, reduction=reduction).fit(train)
+        ranks[reduction] = spearmanr(field.uncertainty(queries), truth)[0]
+    assert ranks["coreset"] > 0.999
+    assert 1 - ranks["coreset"] < (1 - ranks["random"]) / 10
+
+
+LEARNED = ["centers_", "log_weights_", "bandwidth_", "spread_", "energies_", "offset_"]
+
+
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, 800), max_size=5), reduction=st.sampled_from(REDUCTIONS))
+def test_partial_fit_equals_fit_however_the_rows_are_cut(cuts, reduction):
+    rows = make_logits(800).numpy()
+    labels = rows.argmax(1)
+    labels[::9] = 0
+    options = {"max_centers": 70, "reduction": reduction}
+    whole = QIPF(**options).fit(rows, labels)
+    parts = QIPF(**options)
+    edges = [0, *sorted(cuts), 800]
+    for start, stop in itertools.pairwise(edges):
+        if start < stop:
+            parts.partial_fit(rows[start:stop], labels[start:stop])
+    for name in LEARNED:
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    assert parts.n_samples_seen_ == whole.n_samples_seen_ == 800
+    assert parts.bandwidth_criterion_ == "error detection"
+
+
+def test_partial_fit_goes_on_from_fit_and_from_a_pickle_and_use_does_not_disturb_it(train, test):
+    whole = QIPF(max_centers=70, reduction="coreset").fit(train)
+    parts = QIPF(max_centers=70, reduction="coreset").fit(train[:300])
+    first = parts.uncertainty(test)
+    parts = pickle.loads(pickle.dumps(parts.partial_fit(train[300:500])))
+    assert not np.array_equal(parts.uncertainty(test), first)
+    np.testing.assert_array_equal(
+        parts.partial_fit(train[500:]).uncertainty(test), whole.uncertainty(test)
+    )
+    assert parts.fit(train[:300]).n_samples_seen_ == 300
+    np.testing.assert_array_equal(parts.uncertainty(test), first)
+
+
+def test_partial_fit_needs_rows_that_differ_only_when_it_is_used(train, test):
+    field = QIPF().partial_fit(train[:1])
+    for _ in range(2):
+        with pytest.raises(QIPFInputError, match=re.escape("two distinct rows (n_samples = 1,")):
+            field.uncertainty(test)
+    field.partial_fit(train[1:20])
+    np.testing.assert_array_equal(field.uncertainty(test), QIPF().fit(train[:20]).uncertainty(test))
+
+
+def test_a_refused_batch_leaves_the_field_as_it_was(train, test):
+    field = QIPF(max_centers=70, reduction="coreset").partial_fit(
+        train[:400], train[:400].argmax(1)
+    )
+    before = field.uncertainty(test)
+    for rows, labels, message in (
+        (train[400:], None, "This batch lacks labels, unlike those before it. Label all batches"),
+        (train[400:, :3], train[400:, :3].argmax(1), "X has 3 features, but QIPF is expecting 10"),
+        (train[400:], train[401:].argmax(1), "y must have shape (400,), one entry"),
+        (train[400:] * np.nan, None, "X has 400 rows with NaN or inf"),
+    ):
+        with pytest.raises(QIPFInputError, match=re.escape(message)):
+            field.partial_fit(rows, labels)
+    assert field.n_samples_seen_ == 400
+    np.testing.assert_array_equal(field.uncertainty(test), before)
+    with pytest.raises(QIPFInputError, match="This batch has labels, unlike those before it"):
+        QIPF().partial_fit(train).partial_fit(train, train.argmax(1))
 
 
 def test_few_rows_return_to_the_field_after_the_choice(train):
@@ -265,6 +398,8 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
         (np.array([["a", "b"]]), "X: "),
         (np.zeros((0, 3)), "X: Found array with 0 sample"),
         (torch.zeros(0, 3), "X has n_samples = 0 rows"),
+        (torch.zeros(5, 2, device="meta"), "X must be a dense tensor with data"),
+        (torch.eye(5).to_sparse(), "X must be a dense tensor with data"),
     ],
 )
 def test_bad_training_rows_are_refused_and_leave_nothing_behind(rows, message):
@@ -309,6 +444,13 @@ def test_large_finite_numbers_are_not_taken_for_infinite(field):
         ({"orders": (0, 1)}, "orders must be integers of at least 1"),
         ({"orders": (1.5,)}, "orders must be integers of at least 1"),
         ({"orders": ()}, "orders must be integers of at least 1"),
+        ({"orders": 3}, "orders must be integers of at least 1"),
+        ({"orders": (p for p in (1, 2))}, "orders must be integers of at least 1"),
+        ({"softening": "0.1"}, "softening must be a finite number of at least 0, got '0.1'."),
+        ({"bandwidth": True}, "or a positive number, got True."),
+        ({"random_state": "abc"}, "random_state must be an integer ≥ 0, None or a numpy"),
+        ({"engine": ["attention"]}, "Unknown engine ['attention']"),
+        ({"device": "meta"}, "device 'meta' cannot be used here"),
         ({"max_centers": 0}, "max_centers must be an integer of at least 1, got 0."),
         ({"max_centers": 10.0}, "max_centers must be an integer of at least 1, got 10.0."),
         ({"reduction": "randm"}, "Unknown reduction 'randm'. Did you mean 'random'?"),
@@ -345,3 +487,32 @@ def test_bad_labels_are_refused(train):
     for labels in (np.arange(1, 801) % 10 + 1, np.full(800, 0.5), np.full(800, "cat")):
         with pytest.warns(QIPFWarning, match=re.escape("y does not hold classes 0..9")):
             assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"
+
+
+def test_two_tight_groups_on_a_pole_of_the_second_mode_keep_their_order():
+    # ρ is exactly 1/2 at every row, where h_2 is zero
+    rows = np.repeat([[5.0, -5.0], [-5.0, 5.0]], 50, axis=0)
+    field = QIPF().fit(rows)
+    inside, outside = field.uncertainty(rows), field.uncertainty([[40.0, 40.0], [0.0, 90.0]])
+    assert np.abs(inside).max() < 1e3
+    assert outside.min() > inside.max()
+
+
+def test_many_rows_are_judged_block_by_block(field, test, monkeypatch):
+    whole = field.uncertainty(test)
+    monkeypatch.setitem(qipf_estimator.ROWS_PER_BLOCK, "cpu", 7)
+    np.testing.assert_allclose(field.uncertainty(test), whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+def test_the_scale_of_the_logits_does_not_matter(train, test, scale):
+    plain = QIPF(bandwidth="silverman").fit(train.astype(np.float64)).uncertainty(test)
+    scaled = QIPF(bandwidth="silverman").fit(train * np.float64(scale))
+    np.testing.assert_allclose(scaled.uncertainty(test * np.float64(scale)), plain, rtol=1e-4)
+
+
+def test_a_tensor_forgets_the_names_of_an_earlier_table(train):
+    pandas = pytest.importorskip("pandas")
+    field = QIPF(bandwidth=3.0).fit(pandas.DataFrame(train, columns=list("abcdefghij")))
+    field.fit(torch.from_numpy(train))
+    assert field.uncertainty(train[:3]).shape == (3,)

@@ -53,7 +53,6 @@ def test_a_prediction_is_the_networks_own_with_its_fields_uncertainty(images, lo
     torch.testing.assert_close(prediction.logits, logits)
     assert torch.equal(prediction.labels, logits.argmax(1))
     torch.testing.assert_close(prediction.uncertainty, model.field.uncertainty(logits))
-    assert model.field.bandwidth_criterion_ == "error detection"
     # all 120 predictions are in the field, each once
     assert sorted(map(tuple, model.field.centers_.tolist())) == sorted(map(tuple, logits.tolist()))
 
@@ -157,7 +156,7 @@ def test_without_inputs_that_ask_no_gradients_are_kept(images, loader):
 
 def test_only_a_sample_stays_in_memory(images):
     net = Net().eval()
-    field = QIPF(max_centers=40, bandwidth="silverman")
+    field = QIPF(max_centers=40, bandwidth="silverman", reduction="random")
     model = qipf.wrap(net, field=field).fit(images.split(7))
     assert model.field.centers_.shape == (40, 4)
     logits = {tuple(row) for row in logits_of(net, images).tolist()}
@@ -165,6 +164,19 @@ def test_only_a_sample_stays_in_memory(images):
     other_cuts = qipf.wrap(net, field=field).fit(images.split(50))
     torch.testing.assert_close(
         torch.from_numpy(model.field.centers_), torch.from_numpy(other_cuts.field.centers_)
+    )
+
+
+def test_predictions_stream_into_a_coreset(images):
+    net, labels = Net().eval(), torch.arange(120) % 4
+    field = QIPF(max_centers=40, reduction="coreset")
+    model = qipf.wrap(net, field=field).fit(zip(images.split(7), labels.split(7), strict=True))
+    logits = logits_of(net, images)
+    direct = QIPF(max_centers=40, reduction="coreset").fit(logits, labels)
+    assert model.field.centers_.shape == (40, 4)
+    assert model.field.n_samples_seen_ == 120
+    torch.testing.assert_close(
+        model(images).uncertainty, direct.uncertainty(logits), rtol=1e-4, atol=1e-5
     )
 
 
@@ -253,3 +265,72 @@ def test_bad_loaders_are_refused_and_leave_nothing_behind(images):
             model.fit(loader)
         with pytest.raises(QIPFNotFittedError, match="Call fit"):
             model(images)
+
+
+def test_an_activation_in_place_does_not_reach_the_captured_layer():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)).eval()
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    model = qipf.wrap(net, layer="0").fit([x])
+    with torch.no_grad():
+        assert model.field.centers_.min() == pytest.approx(float(net[0](x).min()))
+
+
+def test_labels_choose_the_bandwidth_by_error_detection():
+    x = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    model = qipf.wrap(nn.Linear(4, 2)).fit([(x, torch.arange(400) % 2)])
+    assert model.field.bandwidth_criterion_ == "error detection"
+
+
+def test_a_loader_over_a_stream_has_no_length():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)))
+
+    torch.manual_seed(0)
+    model = qipf.wrap(nn.Linear(4, 3)).fit(DataLoader(Stream(), batch_size=8))
+    assert model.field.centers_.shape == (40, 3)
+
+
+def test_several_inputs_reach_the_network_one_by_one():
+    class Two(nn.Module):
+        def forward(self, a, b):
+            return a - b
+
+    a, b = torch.randn(2, 30, 3, generator=torch.Generator().manual_seed(0))
+    model = qipf.wrap(Two()).fit([((a, b), torch.zeros(30, dtype=torch.long))])
+    assert model(a, b).logits.equal(a - b)
+    asking = a[:2].clone().requires_grad_()
+    model(asking, b[:2]).uncertainty.sum().backward()
+    assert asking.grad.abs().sum() > 0
+
+
+def test_convolutions_along_time_have_their_channels_first():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(2, 5, 3), nn.Flatten(), nn.Linear(5 * 8, 3)).eval()
+    x = torch.randn(30, 2, 10, generator=torch.Generator().manual_seed(0))
+    assert qipf.wrap(net, layer="0").fit([x]).field.n_features_in_ == 5
+
+
+def test_a_layer_is_known_by_each_of_its_names():
+    net = nn.Module()
+    net.a = net.b = nn.Linear(3, 3)
+    net.forward = lambda x: net.a(x)
+    assert qipf.wrap(net, layer="b").layer == "b"
+
+
+def test_more_bad_arguments_are_refused(images):
+    for arguments, message in [
+        ({"layer": 3}, "no layer 3"),
+        ({"field": QIPF}, "field must be a QIPF, such as"),
+    ]:
+        with pytest.raises(QIPFInputError, match=message):
+            qipf.wrap(Net(), **arguments)
+    for loader, message in [
+        (None, "fit needs an iterable of batches, such as a DataLoader, got NoneType."),
+        ([(images, ["cat"] * 120)], "Labels of batch 0 are not numbers"),
+        ([(images, torch.arange(120) % 4 + 1)], "must be classes 0..3, got values from 1 to 4."),
+    ]:
+        with pytest.raises(QIPFInputError, match=re.escape(message)):
+            qipf.wrap(Net()).fit(loader)

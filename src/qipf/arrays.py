@@ -9,9 +9,9 @@ import torch
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, QIPFTypeError
 
-#: Dtypes a field computes with; everything else numeric becomes float64 (or float32 if half).
+#: What becomes float32; every other number that is not float32 becomes float64.
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -43,8 +43,13 @@ def _checked_tensor(estimator: Any, X: Tensor, name: str, reset: bool) -> Tensor
         )
     if X.is_complex() or X.dtype == torch.bool:
         raise QIPFInputError(f"{name} must hold real numbers, got {X.dtype}.")
+    if X.layout is not torch.strided or X.is_meta:
+        raise QIPFInputError(
+            f"{name} must be a dense tensor with data, got layout {X.layout} on {X.device}."
+        )
     if reset:
         estimator.n_features_in_ = X.shape[1]
+        estimator.__dict__.pop("feature_names_in_", None)  # of an earlier table
     elif X.shape[1] != estimator.n_features_in_:
         raise QIPFInputError(
             f"{name} has {X.shape[1]} features, but {type(estimator).__name__} was fitted with "
@@ -72,8 +77,11 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
         )
     except QIPFError:
         raise
+    except TypeError as error:
+        raise QIPFTypeError(f"{name}: {error}") from error
     except ValueError as error:
-        raise QIPFInputError(f"{name}: {error}") from error
+        said = str(error).replace(repr(X), "").replace(str(X), "")  # without the array itself
+        raise QIPFInputError(f"{name}: {said.strip()}") from error
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     return torch.from_numpy(_supported(array))

@@ -16,6 +16,14 @@ class QIPFInputError(QIPFError, ValueError):
     """An argument that cannot be used; a `ValueError`, as scikit-learn expects."""
 
 
+class QIPFFileError(QIPFError, ValueError):
+    """A file that is not what it should be: broken, forged, of another network or a newer qipf."""
+
+
+class QIPFTypeError(QIPFInputError, TypeError):
+    """An argument of a kind that cannot be used; a `TypeError` where scikit-learn expects it."""
+
+
 class QIPFNotFittedError(QIPFError, NotFittedError):
     """Used before `fit`; a scikit-learn `NotFittedError`."""
 

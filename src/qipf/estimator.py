@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,7 +18,9 @@ from torch import Tensor
 from qipf import engines
 from qipf.arrays import checked_rows, given_back
 from qipf.bandwidth import choose_factor, silverman
+from qipf.coreset import Coreset, field_of
 from qipf.engines import Engine, Moments
+from qipf.engines.contract import blocks
 from qipf.errors import QIPFInputError, QIPFNotFittedError, QIPFWarning, unknown_name
 from qipf.potential import (
     bare_modes,
@@ -26,12 +29,29 @@ from qipf.potential import (
     curvature,
     ground_energies,
 )
+from qipf.sampling import TrainingRows
 
-#: Rows kept out of the field, at most, to choose the bandwidth on.
-HELD_OUT = 10_000
+#: Ways to choose the centres when there are more training predictions than `max_centers`.
+REDUCTIONS = ("coreset", "random")
+
+#: Predictions whose modes are held at a time, by kind of device.
+ROWS_PER_BLOCK = {"cpu": 2**16, "cuda": 2**20}
 
 #: Fewer rows than this are not split: Silverman's width is taken as it is.
 FEWEST_TO_SPLIT = 10
+
+#: What a field learns from its training rows, once all of them are known.
+LEARNED = (
+    "centers_",
+    "log_weights_",
+    "spread_",
+    "bandwidth_",
+    "bandwidth_factor_",
+    "bandwidth_criterion_",
+    "energies_",
+    "ground_energy_",
+    "offset_",
+)
 
 
 class QIPF(OutlierMixin, BaseEstimator):
@@ -47,18 +67,25 @@ class QIPF(OutlierMixin, BaseEstimator):
     bandwidth : ``"cv"`` chooses a factor on Silverman's width by held-out data (by the detection
         of the model's errors where labels tell them, else by likelihood), ``"silverman"`` takes
         the width itself, a positive number is the width.
-    max_centers : at most so many training predictions form the field.
-    reduction : how they are chosen: ``"random"``.
-    softening : ε ≥ 0 rounds off the modes' poles; 0 gives the exact modes.
+    max_centers : at most so many centres form the field.
+    reduction : what is done with more training predictions than that. ``"coreset"`` gathers them
+        into weighted centres that stand for all of them (`qipf.coreset`); ``"random"`` keeps a
+        random part, as the paper does.
+    softening : ε ≥ 0 rounds off the modes' poles; 0 gives the exact modes. Softened modes flatten
+        far from all predictions, where exact ones of odd order grow without end.
     contamination : share of training predictions that `predict` calls outliers.
     engine : ``"auto"``, or a name from `qipf.engines.ENGINES`.
     device : ``"auto"`` computes a tensor where it is and arrays on CUDA if there is one; or any
         torch device.
-    random_state : seed of the subsample and of the split.
+    random_state : seed of the subsample or coreset and of the split.
 
     Attributes
     ----------
     centers_ : (N, d) the field's centres.
+    log_weights_ : (N,) logarithms of the shares of the training rows that they stand for; None
+        when all are equal.
+    spread_ : how far those rows lie from their centres, per dimension; 0 when the centres are rows.
+    n_samples_seen_ : training rows so far.
     bandwidth_ : the kernel's width σ.
     bandwidth_factor_ : σ over Silverman's width.
     bandwidth_criterion_ : what chose it: error detection, likelihood, silverman or given.
@@ -110,67 +137,125 @@ class QIPF(OutlierMixin, BaseEstimator):
         y : (n,) true classes 0..d-1; where the largest logit disagrees, the model erred.
         wrong : (n,) booleans, where the model erred: instead of `y`, when `X` is not logits.
         """
+        self._check_parameters()
+        with self._untouched_on_failure():
+            self._forget()
+            self._add(X, y, wrong, fewest=2)
+            self._settle()
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> QIPF:
+        """Go on building the field with more training logits, in bounded memory.
+
+        Parameters as in `fit`; all batches have labels, or none has. The field is built when it
+        is next used, so small batches cost little; it is the same however the rows were cut into
+        batches, and the one `fit` builds from all of them.
+        """
+        self._check_parameters()
+        if "_seen" not in self.__dict__ and "centers_" in self.__dict__:
+            raise QIPFInputError(
+                "This field was loaded from a file, which does not keep the training rows. Fit a "
+                "new one to go on training."
+            )
+        with self._untouched_on_failure():
+            self._add(X, y, wrong, fewest=1)
+        return self
+
+    def _add(self, X: Any, y: Any, wrong: Any, fewest: int) -> None:
+        seen: TrainingRows | None = self.__dict__.get("_seen")
+        rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
+        errors = _errors(rows, y, wrong)
+        if seen is None:
+            random = self._random()
+            seen = TrainingRows(int(self.max_centers), self.reduction, random)
+        elif seen.labelled != (errors is not None):
+            raise QIPFInputError(
+                f"This batch {'lacks' if seen.labelled else 'has'} labels, unlike those before it. "
+                "Label all batches or none."
+            )
+        self._unsettle()
+        self._seen, self._device = seen, self._compute_device(rows, X)
+        seen.add(rows, errors)
+        self.n_samples_seen_ = seen.count
+
+    def _settle(self) -> None:
+        """Build the field from the rows seen so far."""
+        seen = self._seen
+        if not seen.varied:
+            raise QIPFInputError(
+                f"X has fewer than two distinct rows (n_samples = {seen.count}, all equal): "
+                "a field needs predictions that differ. Check that the model is trained and that "
+                "X holds logits of different inputs."
+            )
+        whole, sigma, factor, criterion = self._choose_field(seen)
+        equal = bool((whole.weights == whole.weights[0]).all())
+        log_weights = None if equal else whole.log_weights
+        field = field_of(self.engine, whole.centers, sigma, log_weights, whole.spread)
+        inside = field(whole.centers)
+        self.centers_ = whole.centers.cpu().numpy()
+        self.log_weights_ = None if log_weights is None else log_weights.cpu().numpy()
+        self.spread_ = whole.spread
+        self.bandwidth_ = sigma
+        self.bandwidth_factor_ = factor
+        self.bandwidth_criterion_ = criterion
+        self.energies_ = (
+            ground_energies(bare_modes(inside, sigma, self.orders, self.softening)).cpu().numpy()
+        )
+        self.ground_energy_ = -float(curvature(inside, sigma).min())
+        self._fields: dict[torch.device, Engine] = {whole.centers.device: field}
+        self._energies: dict[torch.device, Tensor] = {}
+        scores = -self._uncertainty(seen.sample.to(self._device)).cpu().numpy()
+        self.offset_ = float(np.percentile(scores, 100.0 * self.contamination))
+
+    def _choose_field(self, seen: TrainingRows) -> tuple[Coreset, float, float, str]:
+        """Centres, width, factor on Silverman's width, and what chose it."""
+        whole = seen.condensed(0, self._device)
+        if not isinstance(self.bandwidth, str):
+            sigma = float(self.bandwidth)
+            return whole, sigma, sigma / _width(whole), "given"
+        if self.bandwidth == "silverman" or seen.count < FEWEST_TO_SPLIT:
+            return whole, _width(whole), 1.0, "silverman"
+        held = seen.held_out()
+        sample, errors = seen.sample, seen.sample_errors()
+        part = seen.condensed(held, self._device)
+        choice = choose_factor(
+            part.centers,
+            sample[sample.shape[0] - held :].to(self._device),
+            None if errors is None else errors[sample.shape[0] - held :],
+            width=_width(part),
+            orders=self.orders,
+            softening=self.softening,
+            engine=self.engine,
+            log_weights=part.log_weights,
+            spread=part.spread,
+        )
+        # the held-out rows join the field once the factor is known, if there is room for them
+        return whole, choice.factor * _width(whole), choice.factor, choice.criterion
+
+    def _forget(self) -> None:
+        self._unsettle()
+        self.__dict__.pop("_seen", None)
+
+    def _unsettle(self) -> None:
+        for name in LEARNED:
+            self.__dict__.pop(name, None)
+
+    @contextmanager
+    def _untouched_on_failure(self) -> Iterator[None]:
         before = dict(self.__dict__)
         try:
-            return self._fit(X, y, wrong)
+            yield
         except BaseException:
             self.__dict__ = before  # nothing half-fitted is left behind
             raise
 
-    def _fit(self, X: Any, y: Any, wrong: Any) -> QIPF:
-        self._check_parameters()
-        rows = checked_rows(self, X, name="X", reset=True, minimum=2)
-        rows = rows.detach().to(self._compute_device(rows, X))
-        errors = _errors(rows, y, wrong)
-        if not bool((rows != rows[0]).any()):
-            raise QIPFInputError(
-                f"X has fewer than two distinct rows (n_samples = {rows.shape[0]}, all equal): "
-                "a field needs predictions that differ. Check that the model is trained and that "
-                "X holds logits of different inputs."
-            )
-        order = check_random_state(self.random_state).permutation(rows.shape[0])
-        centers, sigma, factor, criterion = self._choose_field(rows, errors, order)
-        field = engines.create(self.engine, centers, sigma)
-        inside = field(centers)
-        bare = bare_modes(inside, sigma, self.orders, self.softening)
-        self.centers_ = centers.cpu().numpy()
-        self.bandwidth_ = sigma
-        self.bandwidth_factor_ = factor
-        self.bandwidth_criterion_ = criterion
-        self.energies_ = ground_energies(bare).cpu().numpy()
-        self.ground_energy_ = -float(curvature(inside, sigma).min())
-        self._fields: dict[torch.device, Engine] = {centers.device: field}
-        self._wide_energies: dict[torch.device, Tensor] = {}
-        scores = -self._modes(rows).mean(1).cpu().numpy()
-        self.offset_ = float(np.percentile(scores, 100.0 * self.contamination))
-        return self
-
-    def _choose_field(
-        self, rows: Tensor, errors: np.ndarray | None, order: np.ndarray
-    ) -> tuple[Tensor, float, float, str]:
-        """Centres, width, factor on Silverman's width, and what chose it."""
-        count = rows.shape[0]
-        centers = rows[torch.from_numpy(order[: self.max_centers]).to(rows.device)]
-        if not isinstance(self.bandwidth, str):
-            sigma = float(self.bandwidth)
-            return centers, sigma, sigma / silverman(rows), "given"
-        if self.bandwidth == "silverman" or count < FEWEST_TO_SPLIT:
-            return centers, silverman(centers), 1.0, "silverman"
-        held = min(HELD_OUT, max(count - self.max_centers, math.ceil(count / 5)))
-        held_out = torch.from_numpy(order[count - held :]).to(rows.device)
-        inside = order[: min(self.max_centers, count - held)]
-        candidates = rows[torch.from_numpy(inside).to(rows.device)]
-        choice = choose_factor(
-            candidates,
-            rows[held_out],
-            None if errors is None else errors[order[count - held :]],
-            width=silverman(candidates),
-            orders=self.orders,
-            softening=self.softening,
-            engine=self.engine,
-        )
-        # a small sample goes back into the field whole once the factor is known
-        return centers, choice.factor * silverman(centers), choice.factor, choice.criterion
+    def __getattr__(self, name: str) -> Any:
+        # only reached for what is not there: after partial_fit, the field is built on demand
+        if name in LEARNED and "_seen" in self.__dict__:
+            with self._untouched_on_failure():
+                self._settle()
+            return self.__dict__[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _check_parameters(self) -> None:
         checked_orders(self.orders)
@@ -178,7 +263,7 @@ class QIPF(OutlierMixin, BaseEstimator):
         if isinstance(self.bandwidth, str):
             if self.bandwidth not in ("cv", "silverman"):
                 raise unknown_name("bandwidth", self.bandwidth, ["cv", "silverman"])
-        elif not isinstance(self.bandwidth, Real) or not 0 < float(self.bandwidth) < math.inf:
+        elif not _is_number(self.bandwidth) or not 0 < float(self.bandwidth) < math.inf:
             raise QIPFInputError(
                 f"bandwidth must be 'cv', 'silverman' or a positive number, got {self.bandwidth!r}."
             )
@@ -187,11 +272,11 @@ class QIPF(OutlierMixin, BaseEstimator):
             raise QIPFInputError(
                 f"max_centers must be an integer of at least 1, got {self.max_centers!r}."
             )
-        if self.reduction != "random":
-            raise unknown_name("reduction", self.reduction, ["random"])
-        if not isinstance(self.contamination, Real) or not 0 < self.contamination <= 0.5:
+        if self.reduction not in REDUCTIONS:
+            raise unknown_name("reduction", self.reduction, REDUCTIONS)
+        if not _is_number(self.contamination) or not 0 < self.contamination <= 0.5:
             raise QIPFInputError(f"contamination must lie in (0, 0.5], got {self.contamination!r}.")
-        if self.engine != "auto" and self.engine not in engines.ENGINES:
+        if self.engine not in ("auto", *engines.ENGINES):
             raise unknown_name("engine", self.engine, [*engines.ENGINES, "auto"])
         self._named_device()
 
@@ -199,7 +284,7 @@ class QIPF(OutlierMixin, BaseEstimator):
 
     def uncertainty(self, X: Any) -> Any:  # (n,)
         """How little each prediction is to be trusted: the mean of its modes. Higher = less."""
-        return given_back(self._modes(self._checked(X)).mean(1), X)
+        return given_back(self._uncertainty(self._checked(X)), X)
 
     def modes(self, X: Any) -> Any:  # (n, len(orders))
         """The potential's Hermite modes at each prediction, zero at their calmest known place."""
@@ -237,12 +322,20 @@ class QIPF(OutlierMixin, BaseEstimator):
         rows = checked_rows(self, X, name="X", reset=False)
         return rows.to(self._compute_device(rows, X))
 
+    def _uncertainty(self, rows: Tensor) -> Tensor:
+        size = ROWS_PER_BLOCK.get(rows.device.type, ROWS_PER_BLOCK["cpu"])
+        if rows.shape[0] <= size:
+            return self._modes(rows).mean(1)
+        # block by block, so that a million rows take no more memory than their answer
+        parts = blocks(rows.shape[0], size)
+        return torch.cat([self._modes(rows[part]).mean(1) for part in parts])
+
     def _modes(self, rows: Tensor) -> Tensor:
         bare = bare_modes(self._moments(rows), self.bandwidth_, self.orders, self.softening)
-        energies = self._wide_energies.get(rows.device)
+        energies = self._energies.get(rows.device)
         if energies is None:
             energies = torch.from_numpy(self.energies_).to(rows.device)
-            self._wide_energies[rows.device] = energies
+            self._energies[rows.device] = energies
         return bare + energies
 
     def _moments(self, rows: Tensor) -> Moments:
@@ -252,11 +345,23 @@ class QIPF(OutlierMixin, BaseEstimator):
         field = self._fields.get(device)
         if field is None:
             centers = torch.from_numpy(self.centers_).to(device)
-            field = engines.create(self.engine, centers, self.bandwidth_)
+            log_weights = None
+            if self.log_weights_ is not None:
+                log_weights = torch.from_numpy(self.log_weights_).to(device)
+            field = field_of(self.engine, centers, self.bandwidth_, log_weights, self.spread_)
             self._fields[device] = field
         return field
 
     # ------------------------------------------------------------------ devices and state
+
+    def _random(self) -> np.random.RandomState:
+        try:
+            return check_random_state(self.random_state)
+        except ValueError as error:
+            raise QIPFInputError(
+                "random_state must be an integer ≥ 0, None or a numpy RandomState, got "
+                f"{self.random_state!r}."
+            ) from error
 
     def _named_device(self) -> torch.device | None:
         """The device that was asked for; None when the data decides."""
@@ -264,7 +369,7 @@ class QIPF(OutlierMixin, BaseEstimator):
             return None
         try:
             device = torch.device(self.device)
-            torch.empty(0, device=device)
+            float(torch.zeros((), device=device, dtype=torch.float64))
         except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
             raise QIPFInputError(
                 f"device {self.device!r} cannot be used here ({str(error).splitlines()[0]}). "
@@ -281,10 +386,19 @@ class QIPF(OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        for cache in ("_fields", "_wide_energies"):
+        for cache in ("_fields", "_energies"):
             if cache in state:
                 state[cache] = {}
         return state
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _width(whole: Coreset) -> float:
+    """Silverman's width for the rows that a coreset stands for."""
+    return silverman(whole.centers, whole.log_weights, whole.count, whole.spread)
 
 
 def _errors(rows: Tensor, y: Any, wrong: Any) -> np.ndarray | None:
@@ -306,7 +420,7 @@ def _errors(rows: Tensor, y: Any, wrong: Any) -> np.ndarray | None:
             f"y does not hold classes 0..{classes - 1}, so the model's errors cannot be told; the "
             "bandwidth is chosen by likelihood. Pass wrong= if X is not logits.",
             QIPFWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
         return None
     return rows.argmax(1).cpu().numpy() != labels

@@ -10,15 +10,13 @@ from typing import Any
 
 import torch
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qipf.arrays import require_finite
 from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
-from qipf.estimator import HELD_OUT, QIPF
+from qipf.estimator import QIPF
 from qipf.progress import progress
-from qipf.sampling import Reservoir
 
 #: How the output of a layer becomes one row per example.
 POOLINGS = ("mean", "flatten")
@@ -50,7 +48,8 @@ def wrap(
     field : an unfitted `QIPF` with the parameters to use.
     pooling : how a layer's output of several dimensions becomes one row per example. ``"mean"``
         averages over positions: (n, channels, height, width, …) over everything after the
-        channels, (n, tokens, channels) over the tokens. ``"flatten"`` keeps every number. Or a
+        channels, (n, tokens, channels) over the tokens; what a layer such as ``Conv1d`` or
+        ``BatchNorm1d`` gives has its channels first. ``"flatten"`` keeps every number. Or a
         function from the layer's output to (n, d).
 
     >>> net = nn.Linear(4, 3)
@@ -63,6 +62,8 @@ def wrap(
         raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
     if layer is not None:
         _named_layer(net, layer)
+    if field is not None and not isinstance(field, QIPF):
+        raise QIPFInputError(f"field must be a QIPF, such as QIPF(orders=(1, 2)), got {field!r}.")
     if not callable(pooling) and pooling not in POOLINGS:
         raise unknown_name("pooling", pooling, POOLINGS)
     return WrappedModel(net, layer, QIPF() if field is None else field, pooling)
@@ -72,7 +73,8 @@ class WrappedModel:
     """A network and the field of its predictions. Made by `wrap`.
 
     The network is always run in evaluation mode and left as it was found: mode, gradients and
-    hooks. `field` is the fitted `QIPF` once `fit` has run.
+    hooks. `field` is the fitted `QIPF` once `fit` has run. One call at a time: two threads would
+    change the network's mode under each other.
     """
 
     def __init__(
@@ -89,19 +91,17 @@ class WrappedModel:
         self._fitted = hasattr(field, "offset_")
 
     def fit(self, loader: Iterable[Any]) -> WrappedModel:
-        """Stream training data through the network and build the field from a sample of it.
+        """Stream training data through the network and build the field from its predictions.
 
         `loader` yields batches: ``(inputs, labels)``, ``inputs`` alone, or a dict of keyword
-        arguments with the labels under ``"labels"`` or ``"label"``. In memory stays a uniform
-        sample of at most `max_centers` predictions and, where the bandwidth is cross-validated,
-        10,000 held-out ones. With labels the bandwidth is chosen by the detection of errors.
+        arguments with the labels under ``"labels"`` or ``"label"``. Inputs that are a tuple or a
+        list are handed to the network one by one. Memory stays bounded, as in
+        `QIPF.partial_fit`, whatever the loader's length. With labels the bandwidth is chosen by
+        the detection of errors.
         """
         field = clone(self.field)
-        random = check_random_state(field.random_state)
-        spare = HELD_OUT if field.bandwidth == "cv" else 0
-        reservoir = Reservoir(int(field.max_centers) + spare, random)
         labelled: bool | None = None
-        total = len(loader) if isinstance(loader, Sized) else None
+        total = _length(loader)
         with _evaluating(self.net), torch.no_grad():
             for number, batch in enumerate(progress(loader, "reading predictions", total)):
                 inputs, options, labels = _unpacked(batch)
@@ -115,13 +115,11 @@ class WrappedModel:
                     )
                 labelled = labels is not None
                 wrong = _wrong(logits, labels, number)
-                reservoir.add(torch.cat([rows, wrong[:, None].to(rows)], dim=1))
-        if reservoir.seen == 0:
+                if rows.shape[0] > 0:
+                    field.partial_fit(rows, wrong=wrong)
+        if not hasattr(field, "offset_"):
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
-        sample = reservoir.rows
-        errors = sample[:, -1].numpy() if labelled else None
-        device = _device_of(self.net)
-        self.field = field.fit(sample[:, :-1].to(device), wrong=errors)
+        self.field = field
         self._fitted = True
         return self
 
@@ -134,8 +132,7 @@ class WrappedModel:
             raise QIPFNotFittedError(
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
-        given = (*inputs, *options.values())
-        asked = any(isinstance(value, Tensor) and value.requires_grad for value in given)
+        asked = any(tensor.requires_grad for tensor in _tensors((inputs, options)))
         with _evaluating(self.net), torch.set_grad_enabled(asked and torch.is_grad_enabled()):
             logits, rows = self._run(inputs, options, None)
             return Prediction(logits, logits.argmax(1), self.field.uncertainty(rows))
@@ -145,21 +142,21 @@ class WrappedModel:
     ) -> tuple[Tensor, Tensor]:
         """Logits, and the rows the field judges: the same, or those of the layer."""
         device = _device_of(self.net)
-        inputs = tuple(_moved(value, device) for value in inputs)
-        options = {name: _moved(value, device) for name, value in options.items()}
+        inputs, options = _moved((inputs, options), device)
         if self.layer is None:
             logits = _logits_of(self.net(*inputs, **options))
             if watch is not None:
                 watch.refuse(logits)
             return logits, logits.float() if logits.element_size() < 4 else logits
-        with _captured(self.net, self.layer) as outputs:
+        # pooled as the layer runs: an activation in place may overwrite its output afterwards
+        with _captured(self.net, self.layer, lambda output: self._pooled(output).clone()) as found:
             logits = _logits_of(self.net(*inputs, **options))
-        if len(outputs) != 1:
+        if len(found) != 1:
             raise QIPFInputError(
-                f"Layer {self.layer!r} ran {len(outputs)} times in one pass; a field needs a layer "
-                "that runs once."
+                f"Layer {self.layer!r} ran {len(found)} times in one pass; a field needs a layer "
+                "that runs once, in a network that is not compiled or traced."
             )
-        rows = self._pooled(outputs[0])
+        rows = found[0]
         if rows.ndim != 2 or rows.shape[0] != logits.shape[0]:
             raise QIPFInputError(
                 f"Layer {self.layer!r} gives shape {tuple(rows.shape)} after pooling for "
@@ -182,7 +179,10 @@ class WrappedModel:
             return output.reshape(output.shape[0], -1)
         if self.pooling == "flatten":
             return output.flatten(1)
-        return output.mean(1) if output.ndim == 3 else output.flatten(2).mean(2)
+        layer = type(_named_layer(self.net, str(self.layer))).__name__
+        if output.ndim == 3 and not layer.endswith("1d"):
+            return output.mean(1)
+        return output.flatten(2).mean(2)
 
 
 class _NoProbabilities(TorchFunctionMode):
@@ -229,23 +229,25 @@ def _evaluating(net: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _captured(net: nn.Module, layer: str) -> Iterator[list[Any]]:
-    """The outputs of a layer while the network runs."""
-    outputs: list[Any] = []
-    handle = _named_layer(net, layer).register_forward_hook(
-        lambda _module, _inputs, output: outputs.append(output)
-    )
+def _captured(net: nn.Module, layer: str, pool: Callable[[Any], Tensor]) -> Iterator[list[Tensor]]:
+    """The pooled outputs of a layer while the network runs."""
+    found: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        found.append(pool(output))
+
+    handle = _named_layer(net, layer).register_forward_hook(keep)
     try:
-        yield outputs
+        yield found
     finally:
         handle.remove()
 
 
 def _named_layer(net: nn.Module, layer: str) -> nn.Module:
-    layers = {name: module for name, module in net.named_modules() if name}
+    layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
     if layer in layers:
         return layers[layer]
-    near = difflib.get_close_matches(layer, layers, n=3, cutoff=0.4) or list(layers)[:10]
+    near = difflib.get_close_matches(str(layer), layers, n=3, cutoff=0.4) or list(layers)[:10]
     raise QIPFInputError(
         f"The network has no layer {layer!r}. Close: {', '.join(near) or 'none: it has no layers'}."
     )
@@ -284,19 +286,31 @@ def _unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | Non
             raise QIPFInputError(
                 f"A batch has {len(batch)} parts; (inputs, labels) or inputs alone is needed."
             )
-        return (batch[0],), {}, batch[1] if len(batch) == 2 else None
+        inputs = tuple(batch[0]) if isinstance(batch[0], (tuple, list)) else (batch[0],)
+        return inputs, {}, batch[1] if len(batch) == 2 else None
     return (batch,), {}, None
 
 
-def _wrong(logits: Tensor, labels: Any, number: int) -> Tensor:
-    """Where the network erred; False everywhere when nothing is known."""
+def _wrong(logits: Tensor, labels: Any, number: int) -> Tensor | None:
+    """Where the network erred; None when nothing is known."""
     if labels is None:
-        return torch.zeros(logits.shape[0], dtype=torch.bool, device=logits.device)
-    labels = torch.as_tensor(labels, device=logits.device)
+        return None
+    try:
+        labels = torch.as_tensor(labels, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QIPFInputError(
+            f"Labels of batch {number} are not numbers ({str(error).splitlines()[0]}). Pass the "
+            "index of each true class."
+        ) from error
     if labels.shape != (logits.shape[0],):
         raise QIPFInputError(
             f"Labels of batch {number} have shape {tuple(labels.shape)}, but the batch has "
             f"{logits.shape[0]} predictions. One class per prediction is needed."
+        )
+    if labels.numel() and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
+        raise QIPFInputError(
+            f"Labels of batch {number} must be classes 0..{logits.shape[1] - 1}, got values from "
+            f"{labels.min()} to {labels.max()}."
         )
     return logits.argmax(1) != labels
 
@@ -308,4 +322,33 @@ def _device_of(net: nn.Module) -> torch.device:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+    """The same nest of containers with its tensors on the device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {name: _moved(part, device) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_moved(part, device) for part in value)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in a nest of containers."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _length(loader: Iterable[Any]) -> int | None:
+    if not isinstance(loader, Iterable):
+        raise QIPFInputError(
+            f"fit needs an iterable of batches, such as a DataLoader, got {type(loader).__name__}."
+        )
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:  # a DataLoader over a stream has a length that it cannot tell
+        return None

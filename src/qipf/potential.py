@@ -8,9 +8,11 @@ The wave function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,7 +128,8 @@ def checked_orders(orders: object) -> tuple[int, ...]:
     >>> checked_orders([1, 2])
     (1, 2)
     """
-    given = tuple(orders) if isinstance(orders, Iterable) else (orders,)
+    listed = isinstance(orders, Sequence | np.ndarray) and not isinstance(orders, str)
+    given: tuple[Any, ...] = tuple(orders) if listed else ()  # type: ignore[arg-type]
     if not given or not all(isinstance(p, Integral) and int(p) >= 1 for p in given):
         raise QIPFInputError(
             f"orders must be integers of at least 1, such as (1, 2, 3, 4), got {orders!r}."
@@ -136,10 +139,7 @@ def checked_orders(orders: object) -> tuple[int, ...]:
 
 def checked_softening(softening: object) -> float:
     """A softening ε ≥ 0; zero is the exact mode with its poles."""
-    try:
-        value = float(softening)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        value = math.nan
+    value = float(softening) if isinstance(softening, Real) else math.nan
     if not 0.0 <= value < math.inf:
         raise QIPFInputError(
             f"softening must be a finite number of at least 0, got {softening!r}. "

@@ -1,51 +1,134 @@
-"""A uniform sample of a stream, in bounded memory."""
+"""What is kept of a stream of rows: a uniform sample, and a field's training rows."""
 
 from __future__ import annotations
+
+import heapq
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from qipf.coreset import Coreset, CoresetStream
+from qipf.engines.contract import blocks
+
+#: Rows kept out of the field, at most, to choose the bandwidth on.
+HELD_OUT = 10_000
 
 
 class Reservoir:
     """Keeps `capacity` rows of a stream, each with the same chance.
 
     Every row draws a number as it passes; the rows with the smallest numbers stay. What stays
-    therefore does not depend on how the stream was cut into batches.
+    therefore does not depend on how the stream was cut into batches, nor does the order in which
+    the others leave.
 
     >>> reservoir = Reservoir(capacity=2, random=np.random.RandomState(0))
     >>> for start in range(0, 100, 10):
-    ...     reservoir.add(torch.arange(start, start + 10)[:, None])
-    >>> reservoir.seen, tuple(reservoir.rows.shape)
-    (100, (2, 1))
+    ...     left = reservoir.add(torch.arange(start, start + 10)[:, None])
+    >>> reservoir.seen, tuple(reservoir.rows.shape), left.shape[0]
+    (100, (2, 1), 10)
     """
 
     def __init__(self, capacity: int, random: np.random.RandomState) -> None:
         self.capacity = capacity
         self.seen = 0
         self._random = random
-        self._keys = torch.empty(0, dtype=torch.float64)
         self._rows: Tensor | None = None
+        self._largest: list[tuple[float, int]] = []  # heap of (-number, place among the rows)
 
-    def add(self, rows: Tensor) -> None:  # (n, d)
-        """Let the next rows of the stream pass."""
-        keys = torch.from_numpy(self._random.random_sample(rows.shape[0]))
-        self.seen += rows.shape[0]
-        if self._rows is not None and self._keys.shape[0] == self.capacity:
-            admitted = keys < self._keys.max()
-            keys, rows = keys[admitted], rows[admitted.to(rows.device)]
+    def add(self, rows: Tensor) -> Tensor:  # (n, d) -> (n - rows still admitted to free places, d)
+        """Let the next rows pass; those that leave, one for each that finds no free place."""
         rows = rows.detach().cpu()
-        if self._rows is not None:
-            keys = torch.cat([self._keys, keys])
-            rows = torch.cat([self._rows, rows])
-        if keys.shape[0] > self.capacity:
-            keys, kept = torch.topk(keys, self.capacity, largest=False)
-            rows = rows[kept]
-        self._keys, self._rows = keys, rows.clone()
+        numbers = self._random.random_sample(rows.shape[0])
+        kept = len(self._largest)
+        free = min(self.capacity - kept, rows.shape[0])
+        for row in range(free):
+            heapq.heappush(self._largest, (-numbers[row], kept + row))
+        pool = rows if self._rows is None else torch.cat([self._rows, rows])
+        staying = np.arange(kept + free)
+        leaving = np.arange(kept + free, kept + rows.shape[0])
+        numbers = numbers[free:]
+        for part in blocks(numbers.shape[0], 2**13):
+            for row in part.start + np.flatnonzero(numbers[part] < -self._largest[0][0]):
+                largest, place = self._largest[0]
+                if numbers[row] < -largest:
+                    heapq.heapreplace(self._largest, (-numbers[row], place))
+                    staying[place], leaving[row] = leaving[row], staying[place]
+        self.seen += rows.shape[0]
+        self._rows = pool[torch.from_numpy(staying)]
+        return pool[torch.from_numpy(leaving)]
 
     @property
     def rows(self) -> Tensor:  # (min(seen, capacity), d)
         """The sample, in the order of its draws: any leading part is a uniform sample too."""
         if self._rows is None:
             return torch.empty(0, 0)
-        return self._rows[torch.argsort(self._keys)]
+        places = [place for _, place in sorted(self._largest, reverse=True)]
+        return self._rows[torch.tensor(places, dtype=torch.long)]
+
+
+class TrainingRows:
+    """What a field keeps of the training rows that pass: nothing of it depends on their batches.
+
+    A uniform sample (all rows while they are few) serves to choose the bandwidth and to know what
+    is usual. With ``"random"`` reduction the sample also gives the centres; with ``"coreset"``
+    every row that leaves the sample enters a coreset.
+    """
+
+    def __init__(self, max_centers: int, reduction: str, random: np.random.RandomState) -> None:
+        self.max_centers = max_centers
+        self.varied = False
+        self.labelled = False
+        self._first: Tensor | None = None
+        self._others: CoresetStream | None = None
+        seed = random.randint(2**31 - 1)  # drawn in any case: the sample is the same for all
+        if reduction == "coreset":
+            self._others = CoresetStream(max_centers, random_state=seed)
+        capacity = HELD_OUT if reduction == "coreset" else max_centers + HELD_OUT
+        self._sample = Reservoir(capacity, random)
+
+    @property
+    def count(self) -> int:
+        """Rows that have passed."""
+        return self._sample.seen
+
+    def add(self, rows: Tensor, wrong: np.ndarray | None) -> None:  # (n, d), (n,)
+        """Let the next rows pass, and where the model erred if that is known (of all or none)."""
+        if self._first is None:
+            self._first = rows[:1].detach().clone()
+        self.varied = self.varied or bool((rows != self._first.to(rows.device)).any())
+        self.labelled = wrong is not None
+        flags = torch.zeros(rows.shape[0]) if wrong is None else torch.from_numpy(wrong)
+        leaving = self._sample.add(
+            torch.cat([rows.detach().cpu(), flags[:, None].to(rows.dtype)], 1)
+        )
+        if self._others is not None:
+            self._others.add(leaving[:, :-1])
+
+    @property
+    def sample(self) -> Tensor:  # (s, d)
+        """A uniform sample of the rows, in random order."""
+        return self._sample.rows[:, :-1]
+
+    def sample_errors(self) -> np.ndarray | None:  # (s,)
+        """Where the model erred in the sample."""
+        return self._sample.rows[:, -1].numpy() > 0 if self.labelled else None
+
+    def held_out(self) -> int:
+        """How many rows at the end of the sample the bandwidth should be chosen on."""
+        fifth = -(-self.count // 5)
+        if self._others is None:
+            fifth = max(self._sample.rows.shape[0] - self.max_centers, fifth)
+        return min(HELD_OUT, fifth)
+
+    def condensed(self, without: int, device: torch.device) -> Coreset:
+        """Centres for all rows but the last `without` of the sample; on `device`."""
+        sample = self.sample
+        inside = sample[: sample.shape[0] - without]
+        if self._others is None:
+            centers = inside[: self.max_centers]
+            whole = Coreset(centers, torch.ones(centers.shape[0], dtype=torch.float64))
+        else:
+            self._others.device = device
+            whole = self._others.result(inside)
+        return Coreset(whole.centers.to(device), whole.weights.to(device), whole.spread)

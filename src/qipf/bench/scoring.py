@@ -158,6 +158,7 @@ class Contender:
     ) -> Record:
         count = len(self.dataset.test_labels)
         return {
+            "suite": self.setting.suite.name,
             "network": task.network,
             "dataset": self.dataset.name,
             "corruption": task.corruption,

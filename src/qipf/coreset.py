@@ -1,0 +1,308 @@
+r"""Fewer centres, nearly the same field: weighted points that stand for many more.
+
+Rows are gathered into cells; a cell becomes one centre, the mean of its rows, with their number as
+its weight. A mean alone would make the field too narrow, so a coreset also remembers the rows'
+spread about their centres, :math:`\tau`, and its field is that of round clouds of that spread:
+
+.. math:: \rho(x) = \sum_i w_i\,\mathbb{E}_{z\sim N(c_i,\tau^2)}\,e^{-\|x-z\|^2/2\sigma^2}
+          = \sum_i w_i \left(\frac{\sigma}{\sigma'}\right)^{\!d} e^{-\|x-c_i\|^2/2\sigma'^2},
+          \qquad \sigma'^2 = \sigma^2+\tau^2 .
+
+Mean and total variance of the rows survive exactly. The cells are small where rows are sparse: what
+lies beyond the known predictions is judged by the outermost of them, few as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from qipf import engines
+from qipf.arrays import given_back, require_finite
+from qipf.cells import gather
+from qipf.engines import Engine, Moments
+from qipf.engines.contract import CEILING
+from qipf.errors import QIPFInputError
+
+#: A stream holds this many rows, or bytes of them, before it condenses them.
+CHUNK_ROWS, CHUNK_BYTES = 2**16, 2**26
+
+
+@dataclass(frozen=True)
+class Coreset:
+    """Weighted centres, and how far the rows they stand for lie from them."""
+
+    centers: Any  # (m, d) numpy array or tensor, as the points came
+    weights: Any  # (m,) float64: how many rows each centre stands for
+    spread: float = 0.0  # τ, root mean square distance of rows to their centres, per dimension
+
+    @property
+    def count(self) -> float:
+        """How many rows the centres stand for together."""
+        return float(self.weights.sum())
+
+    @property
+    def log_weights(self) -> Any:  # (m,)
+        """Logarithms of the weights as shares of one."""
+        log = torch.log if isinstance(self.weights, Tensor) else np.log
+        return log(self.weights / self.weights.sum())
+
+
+def coreset(
+    points: Any,  # (n, d)
+    size: int,
+    *,
+    weights: Any = None,  # (n,)
+    random_state: Any = 0,
+) -> Coreset:
+    """At most `size` weighted centres in the place of all points.
+
+    With `size` points or fewer, the points themselves. `weights` tells how many rows each point
+    stands for already. What is drawn at random follows from `random_state`.
+
+    >>> rows = np.array([[0.0], [0.2], [9.0], [9.2]])
+    >>> small = coreset(rows, 2)
+    >>> np.sort(small.centers.ravel()), small.weights, round(small.spread, 3)
+    (array([0.1, 9.1]), array([2., 2.]), 0.1)
+    """
+    size = _checked_size(size)
+    rows = _checked_points(points)
+    if weights is None:
+        whole = _plain(rows)
+    else:
+        masses = _checked_weights(weights, rows.shape[0]).to(rows.device)
+        whole = Coreset(rows[masses > 0], masses[masses > 0])
+    return _like(points, _reduced(whole, size, check_random_state(random_state)))
+
+
+def merge(coresets: Sequence[Coreset], size: int, *, random_state: Any = 0) -> Coreset:
+    """One coreset of at most `size` centres for the rows of several.
+
+    >>> halves = [coreset(np.arange(8.0)[:, None] + 100 * k, 4) for k in range(2)]
+    >>> merge(halves, 4).count
+    16.0
+    """
+    size = _checked_size(size)
+    if not coresets:
+        raise QIPFInputError("merge needs at least one coreset, got none.")
+    widths = sorted({part.centers.shape[1] for part in coresets})
+    if len(widths) > 1:
+        raise QIPFInputError(f"Coresets to merge must have centres of one dimension, got {widths}.")
+    parts = [
+        Coreset(torch.as_tensor(part.centers), torch.as_tensor(part.weights), part.spread)
+        for part in coresets
+    ]
+    small = _reduced(_joined(parts), size, check_random_state(random_state))
+    return _like(coresets[0].centers, small)
+
+
+class CoresetStream:
+    """The coreset of a stream, in bounded memory.
+
+    Rows are held until there are `chunk` of them, then condensed to 2·`size` centres; pairs of
+    condensed chunks are merged like the digits of a binary counter. Chunks are cut by the number
+    of the row alone, so the result is the same, to the last bit, however the stream was cut into
+    batches. A stream no longer than a chunk gives what `coreset` gives for its rows.
+
+    Parameters
+    ----------
+    size : at most so many centres in the result.
+    random_state : seed of everything drawn.
+    chunk : rows held; by default 65,536, or 64 MB where rows are long, and never below 4·`size`.
+    device : where distances are computed; rows are kept in main memory.
+
+    >>> stream = CoresetStream(10, chunk=50)
+    >>> for start in range(0, 200, 20):
+    ...     stream.add(torch.arange(start, start + 20.0)[:, None])
+    >>> stream.result().count, stream.result().centers.shape
+    (200.0, torch.Size([10, 1]))
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        random_state: Any = 0,
+        chunk: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.size = _checked_size(size)
+        self.count = 0
+        self.device = torch.device(device)
+        self._seed = int(check_random_state(random_state).randint(2**31 - 1))
+        self._chunk = chunk
+        self._held: list[Tensor] = []
+        self._condensed: list[Coreset | None] = []  # one place per power of two of chunks
+
+    def add(self, points: Any) -> None:  # (n, d)
+        """Let the next rows of the stream pass."""
+        rows = _checked_points(points, empty=True).cpu()
+        if self._chunk is None:
+            longest = CHUNK_BYTES // (rows.element_size() * rows.shape[1])
+            self._chunk = max(4 * self.size, min(CHUNK_ROWS, longest))
+        while rows.shape[0] > 0:
+            room = self._chunk - sum(part.shape[0] for part in self._held)
+            if room <= 0:
+                self._condense()
+                continue
+            self._held.append(rows[:room].clone())
+            self.count += self._held[-1].shape[0]
+            rows = rows[room:]
+
+    def result(self, more: Any = None) -> Coreset:
+        """The coreset of all rows so far, and of `more` rows (n, d) that do not stay."""
+        parts = [part for part in self._condensed if part is not None]
+        held = [*self._held] if more is None else [*self._held, _checked_points(more, True).cpu()]
+        if any(part.shape[0] for part in held):
+            parts.append(_plain(torch.cat(held)))
+        if not parts:
+            raise QIPFInputError("The stream is empty: add rows before asking for its coreset.")
+        return self._shrunk(_joined(parts), self.size)
+
+    def _condense(self) -> None:
+        part = self._shrunk(_plain(torch.cat(self._held)), 2 * self.size)
+        self._held = []
+        for place, waiting in enumerate(self._condensed):
+            if waiting is None:
+                self._condensed[place] = part
+                return
+            part = self._shrunk(_joined([waiting, part]), 2 * self.size)
+            self._condensed[place] = None
+        self._condensed.append(part)
+
+    def _shrunk(self, whole: Coreset, size: int) -> Coreset:
+        return _reduced(whole, size, np.random.RandomState(self._seed), self.device)
+
+
+# ---------------------------------------------------------------------- the field of a coreset
+
+
+def field_of(
+    engine: str,
+    centers: Tensor,  # (N, d)
+    bandwidth: float,
+    log_weights: Tensor | None = None,  # (N,)
+    spread: float = 0.0,
+) -> Engine:
+    """The engine of that name over round clouds of this spread about the centres.
+
+    >>> cloud = field_of("auto", torch.zeros(1, 2), 1.0, spread=1.0)
+    >>> round(float(cloud(torch.zeros(1, 2)).log_density.exp()), 6)  # (σ/σ')^d = 1/2
+    0.5
+    """
+    if spread == 0.0:
+        return engines.create(engine, centers, bandwidth, log_weights)
+    return _Clouds(engine, centers, bandwidth, log_weights, spread)
+
+
+class _Clouds:
+    r"""A field of wider kernels, read as that of narrow ones over clouds.
+
+    With :math:`a = \sigma^2/\sigma'^2` each cloud, weighted by the kernel at x, is a Gaussian
+    about :math:`x + a(c - x)` of variance :math:`a\tau^2`. Hence
+    :math:`m_1 = a\,m_1'` and :math:`m_2 = a^2 m_2' + d\,a\,\tau^2`.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        centers: Tensor,
+        bandwidth: float,
+        log_weights: Tensor | None,
+        spread: float,
+    ) -> None:
+        wide = math.hypot(bandwidth, spread)
+        self._wide = engines.create(engine, centers, wide, log_weights)
+        self._ratio = (bandwidth / wide) ** 2
+        self._variance = spread * spread * self._ratio
+
+    def __call__(self, queries: Tensor) -> Moments:
+        wide = self._wide(queries)
+        ratio, d = self._ratio, wide.dimension
+        lowered = wide.log_density + d / 2 * math.log(ratio)
+        m1_squared = wide.m1_squared * ratio**2
+        m2 = wide.m2 * ratio**2 + d * self._variance
+        return Moments(lowered.clamp(min=-CEILING), m1_squared, m2, d)
+
+
+# ---------------------------------------------------------------------- parts and doors
+
+
+def _reduced(
+    whole: Coreset,
+    size: int,
+    random: np.random.RandomState,
+    device: torch.device | None = None,
+) -> Coreset:
+    """Tensors in, tensors out."""
+    rows = whole.centers
+    if rows.shape[0] <= size:
+        return whole
+    cells = gather(rows, whole.weights, size, random, device or rows.device)
+    centers, weights = cells.means.to(rows), cells.masses.to(rows.device)
+    return Coreset(centers, weights, math.hypot(whole.spread, cells.spread))
+
+
+def _plain(rows: Tensor) -> Coreset:
+    return Coreset(rows, torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device))
+
+
+def _like(points: Any, small: Coreset) -> Coreset:
+    """Tensor in, tensor out; anything else in, numpy out."""
+    centers, weights = given_back(small.centers, points), given_back(small.weights, points)
+    return Coreset(centers, weights, small.spread)
+
+
+def _joined(parts: Sequence[Coreset]) -> Coreset:
+    if len(parts) == 1:
+        return parts[0]
+    counts = np.array([part.count for part in parts])
+    spreads = np.array([part.spread for part in parts])
+    largest = float(spreads.max()) or 1.0
+    spread = largest * math.sqrt(float(counts @ (spreads / largest) ** 2 / counts.sum()))
+    return Coreset(
+        torch.cat([part.centers for part in parts]),
+        torch.cat([part.weights for part in parts]),
+        spread,
+    )
+
+
+def _checked_size(size: object) -> int:
+    if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
+        raise QIPFInputError(f"size must be an integer of at least 1, got {size!r}.")
+    return int(size)
+
+
+def _checked_points(points: Any, empty: bool = False) -> Tensor:
+    rows = points.detach() if isinstance(points, Tensor) else torch.as_tensor(np.asarray(points))
+    if rows.ndim != 2 or rows.shape[1] == 0 or (rows.shape[0] == 0 and not empty):
+        raise QIPFInputError(
+            f"points must have shape (n, d) with n, d ≥ 1, got {tuple(rows.shape)}."
+        )
+    if rows.is_complex() or rows.dtype == torch.bool:
+        raise QIPFInputError(f"points must hold real numbers, got {rows.dtype}.")
+    if not rows.is_floating_point():
+        rows = rows.double()
+    require_finite(rows, "points")
+    return rows
+
+
+def _checked_weights(weights: Any, count: int) -> Tensor:
+    masses = torch.as_tensor(weights).detach().double()
+    if masses.shape != (count,):
+        raise QIPFInputError(
+            f"weights must have shape ({count},), one per point, got {tuple(masses.shape)}."
+        )
+    if not bool(torch.isfinite(masses).all()) or bool((masses < 0).any()):
+        raise QIPFInputError("weights must be finite and ≥ 0.")
+    if not bool((masses > 0).any()):
+        raise QIPFInputError("All weights are zero: at least one point must carry weight.")
+    return masses
