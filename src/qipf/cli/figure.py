@@ -9,6 +9,18 @@ import typer
 
 app = typer.Typer(help="Draw figures.", no_args_is_help=True)
 
+Folder = Annotated[Path, typer.Argument(help="A run's folder, as qipf bench run makes it.")]
+Network = Annotated[
+    str | None, typer.Option(help="A network of the run; may be left out if there is but one.")
+]
+Corruption = Annotated[str, typer.Option(help="A corruption of the run; none is the clean images.")]
+Level = Annotated[float, typer.Option(help="A level of the corruption that was measured.")]
+Methods = Annotated[
+    list[str] | None, typer.Option("--method", help="A method of the run; may be given again.")
+]
+Seed = Annotated[int | None, typer.Option(help="A seed of the run; the lowest if not given.")]
+TARGET = "The file to write: .png, .pdf or .svg."
+
 
 @app.callback()
 def _figure() -> None:
@@ -17,9 +29,7 @@ def _figure() -> None:
 
 @app.command("sine")
 def sine(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write: .png, .pdf or .svg.")
-    ] = Path("sine.png"),
+    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("sine.png"),
 ) -> None:
     """The field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
 
@@ -28,4 +38,89 @@ def sine(
     from qipf.report.sine import draw_sine
 
     draw_sine(output)
+    typer.echo(f"wrote {output}")
+
+
+@app.command("severity")
+def severity(
+    run: Folder,
+    network: Network = None,
+    corruption: Annotated[
+        list[str] | None,
+        typer.Option(help="A corruption of the run; may be given again. All if not given."),
+    ] = None,
+    method: Methods = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("severity.png"),
+) -> None:
+    """Detection of errors against severity (the paper's Figures 3e to 3g, and 4).
+
+    Example: `qipf figure severity runs/digits --corruption rotation -o severity.pdf`
+
+    Example: `qipf figure severity runs/paper --network cifar10_vgg3 --corruption rotation
+    --corruption shear`
+    """
+    from qipf.report.figures import draw_severity
+
+    draw_severity(run, output, network=network, corruptions=corruption or (), methods=method)
+    typer.echo(f"wrote {output}")
+
+
+@app.command("detection")
+def detection(
+    run: Folder,
+    corruption: Corruption,
+    level: Level,
+    network: Network = None,
+    method: Methods = None,
+    seed: Seed = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("detection.png"),
+) -> None:
+    """Uncertainty of right and wrong predictions, ROC and PR curves (the paper's Figures 3b to 3d).
+
+    Example: `qipf figure detection runs/digits --corruption rotation --level 30`
+
+    Example: `qipf figure detection runs/digits --corruption zoom --level 2 --method qipf
+    --method entropy`
+    """
+    from qipf.report.figures_detection import draw_detection
+
+    draw_detection(
+        run,
+        output,
+        network=network,
+        corruption=corruption,
+        level=level,
+        methods=method,
+        seed=seed,
+    )
+    typer.echo(f"wrote {output}")
+
+
+@app.command("field")
+def field(
+    run: Folder,
+    corruption: Corruption,
+    level: Level,
+    network: Network = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the datasets; else the one QIPF_DATA names.")
+    ] = None,
+    seed: Seed = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("field.png"),
+) -> None:
+    """The field of a network's predictions, and where test predictions fall (Figure 3a).
+
+    Example: `qipf figure field runs/digits --corruption rotation --level 30 -o field.svg`
+    """
+    from qipf.report.figures_field import draw_field
+
+    draw_field(
+        run,
+        output,
+        network=network,
+        corruption=corruption,
+        level=level,
+        data=data,
+        seed=seed,
+    )
     typer.echo(f"wrote {output}")

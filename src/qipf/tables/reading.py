@@ -1,0 +1,95 @@
+"""Opening a file of logits by what its name ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from qipf.durable import either
+from qipf.errors import QIPFInputError
+from qipf.tables.columns import AUTO
+from qipf.tables.csv_files import open_csv
+from qipf.tables.numpy_files import open_npy, open_npz, read_labels
+from qipf.tables.parquet_files import open_parquet
+from qipf.tables.table import Block, Table
+
+#: Files that hold logits.
+KINDS = (".npz", ".npy", ".csv", ".parquet")
+
+
+def open_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Table:
+    """A file of logits, opened and checked as far as its header tells.
+
+    Parameters
+    ----------
+    path : .npz with an array `logits` (and `labels`), .npy with logits alone, or .csv and
+        .parquet with one column a logit.
+    columns : names or patterns of the logits' columns, by comma; those named ``logit*`` if not
+        given. For .npz, the name of the array.
+    labels : the column or array of true classes, or an .npy file with them; ``"auto"`` takes
+        `labels` or `label` if there is one, None takes none.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "test.csv")
+    >>> _ = path.write_text("id,logit_0,logit_1\\na,1.5,-2\\nb,0,3\\n")
+    >>> table = open_table(path)
+    >>> table.rows, table.columns, [block.logits.tolist() for block in table.blocks()]
+    (2, ('logit_0', 'logit_1'), [[[1.5, -2.0], [0.0, 3.0]]])
+    """
+    path = _existing(Path(path))
+    kind = path.suffix.lower()
+    if labels is not None and labels.lower().endswith(".npy"):
+        return _labelled_by(_existing(Path(labels)), open_table(path, columns, None))
+    if kind == ".csv":
+        return open_csv(path, columns, labels)
+    if kind == ".parquet":
+        return open_parquet(path, columns, labels)
+    if kind == ".npz":
+        return open_npz(path, columns, labels)
+    if columns is not None or labels not in (None, AUTO):
+        raise QIPFInputError(
+            f"{path} is one array without names: columns cannot be chosen in it, and labels come "
+            "from an .npy file of their own."
+        )
+    return open_npy(path)
+
+
+def read_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Block:
+    """Logits and labels of all rows at once; see `open_table`."""
+    blocks = list(open_table(path, columns, labels).blocks())
+    truth = [block.labels for block in blocks if block.labels is not None]
+    logits = np.concatenate([block.logits for block in blocks])
+    return Block(logits, np.concatenate(truth) if truth else None)
+
+
+def _existing(path: Path) -> Path:
+    if path.suffix.lower() not in KINDS:
+        raise QIPFInputError(f"Cannot read {str(path)!r}: a file in {either(KINDS)} is expected.")
+    if path.is_dir():
+        raise QIPFInputError(f"{path} is a folder; name a file in it.")
+    if not path.exists():
+        raise QIPFInputError(f"There is no file {path}.")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
+    return path
+
+
+def _labelled_by(path: Path, table: Table) -> Table:
+    """The table with labels from a file of their own."""
+
+    def blocks() -> Iterator[Block]:
+        start, labels = 0, read_labels(path, table.dimension)
+        for block in table.blocks():
+            part = labels[start : start + len(block.logits)]
+            start += len(block.logits)
+            if len(part) == len(block.logits):
+                yield replace(block, labels=part)
+        if start != len(labels):
+            raise QIPFInputError(f"{path} has {len(labels)} labels, but {table.path} {start} rows.")
+
+    return replace(table, labelled=True, blocks=blocks)

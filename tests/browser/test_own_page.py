@@ -1,0 +1,44 @@
+"""The page of one's own predictions in a real browser."""
+
+import numpy as np
+import pytest
+
+from qipf.report.own import own_page
+from qipf.report.own_study import METHODS, study
+from qipf.report.page import write_page
+from qipf.tables import Block
+from tests.browser.pages import OpenPage
+from tests.conftest import make_logits
+
+
+@pytest.fixture(scope="module", params=["labelled", "unlabelled"])
+def own(request, tmp_path_factory):
+    train, test = make_logits(200).numpy(), make_logits(150, seed=3).numpy()
+    noise = np.random.default_rng(0).normal(scale=4.0, size=test.shape)
+    labels = (test + noise).argmax(1) if request.param == "labelled" else None
+    page = own_page(study(Block(train), Block(test, labels)))
+    return request.param, write_page(tmp_path_factory.mktemp("page") / "mine.html", page)
+
+
+@pytest.mark.parametrize("screen", [{}, {"dark": True}, {"width": 390}, {"media": "print"}])
+def test_every_control_works_without_complaint_or_request(browser, own, screen):
+    kind, path = own
+    page = OpenPage(browser, path)
+    page.emulate(**screen)
+    charts = page.all("figure.chart svg.canvas")
+    assert len(charts) == (3 if kind == "labelled" else 1)
+    if not screen:
+        for link in page.all("nav a"):
+            page.click(link)
+            assert page.run("document.querySelector(location.hash).tagName") == "SECTION"
+        for select in page.all("select"):
+            for name in METHODS:
+                page.choose(select, name)
+        for box in page.all("input[type=checkbox]"):
+            page.click(box)
+        for head in page.all("thead button"):
+            page.click(head)
+    # nothing but what scrolls by itself is wider than the screen
+    assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    assert page.complaints() == []
+    assert page.requests() == []
