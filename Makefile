@@ -5,9 +5,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: demo test check clean
 
-## demo: train a small network, wrap it, turn the images, show the table and draw the figure
+## demo: a small network on digits: turned step by step, then the whole benchmark and its page
 demo: $(READY)
 	$(VENV)/bin/python examples/digits.py --output demo
+	$(VENV)/bin/qipf bench run --suite digits --out demo/run
+	$(VENV)/bin/qipf bench table demo/run
+	$(VENV)/bin/qipf report demo/run -o demo/report.html
 
 ## test: style, types and all tests
 test: $(READY) check

@@ -41,5 +41,5 @@ def test_figure_sine_writes_the_picture(monkeypatch, capsys, tmp_path):
 def test_a_refusal_is_one_line_and_exit_code_2(monkeypatch, capsys, tmp_path):
     code, out, err = run(monkeypatch, capsys, "figure", "sine", "-o", tmp_path / "sine.txt")
     assert (code, out) == (2, "")
-    assert err == "qipf: Cannot draw into 'sine.txt': name a file that ends in .png, .pdf, .svg.\n"
+    assert err == "qipf: Cannot write 'sine.txt': name a file that ends in .png, .pdf or .svg.\n"
     assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ def test_a_page_of_ones_own_logits(monkeypatch, capsys, files):
         ),
         (
             "--train train.npz --test test.npz -o mine.pdf",
-            "Cannot write a page into 'mine.pdf': name a file that ends in .html.",
+            "Cannot write 'mine.pdf': name a file that ends in .html or .htm.",
         ),
         ("--train train.npz --test test.npz -o no/m.html", "There is no folder no. Create it, or "),
         ("empty", "empty"),

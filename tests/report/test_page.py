@@ -118,7 +118,7 @@ def test_a_page_is_written_whole(tmp_path):
 def test_targets_that_cannot_be_written_are_refused(tmp_path):
     (tmp_path / "folder.html").mkdir()
     for target, message in [
-        (tmp_path / "a.pdf", "Cannot write a page into 'a.pdf': name a file that ends in .html."),
+        (tmp_path / "a.pdf", "Cannot write 'a.pdf': name a file that ends in .html or .htm."),
         (
             tmp_path / "no" / "a.html",
             f"There is no folder {tmp_path / 'no'}. Create it, or choose another.",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.durable import checked_output, replaced
+from qipf.errors import QIPFError
 
 #: File kinds a figure can be written as.
 KINDS = (".png", ".pdf", ".svg")
@@ -35,7 +34,7 @@ def graded(share: float) -> Any:
 @contextmanager
 def drawing(path: Path, *, width: float, height: float, **grid: Any) -> Iterator[Any]:
     """Axes to draw on (a list of rows); on leaving, the figure is written to `path` in one step."""
-    path = checked_target(path)
+    path = checked_output(path, KINDS)
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
 
@@ -43,45 +42,8 @@ def drawing(path: Path, *, width: float, height: float, **grid: Any) -> Iterator
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False, **grid)
-        with replaced(path) as temporary:
-            figure.savefig(temporary, dpi=200, format=path.suffix[1:].lower())
-
-
-def checked_target(path: Path) -> Path:
-    """A place where a figure can be written."""
-    path = Path(path)
-    if path.suffix.lower() not in KINDS:
-        raise QIPFInputError(
-            f"Cannot draw into {path.name!r}: name a file that ends in {', '.join(KINDS)}."
-        )
-    if not path.parent.is_dir():
-        raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
-    if path.is_dir():
-        raise QIPFInputError(f"{path} is a folder; name a file in it.")
-    return path
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place once written whole."""
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise QIPFError(f"Cannot write {path}: {error.strerror}.") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        with replaced(path) as file:
+            figure.savefig(file, dpi=200, format=path.suffix[1:].lower())
 
 
 def _matplotlib() -> Any:

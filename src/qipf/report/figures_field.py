@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qipf.durable import checked_output
 from qipf.estimator import QIPF
-from qipf.report.drawing import checked_target, drawing, graded
+from qipf.report.drawing import KINDS, drawing, graded
 from qipf.report.figures import draw_bars
 from qipf.report.looks import RIGHT, WRONG
 from qipf.report.runs import Run, level_text
@@ -109,7 +110,7 @@ def draw_field(
     seed: int | None = None,
 ) -> None:
     """Draw the field of the training predictions, where test predictions fall, and the modes."""
-    checked_target(path)  # before the work, not after
+    checked_output(path, KINDS)  # before the work, not after
     run = Run(folder)
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)

@@ -20,9 +20,9 @@ from pathlib import Path
 from string import Template
 
 from qipf import __version__
+from qipf.durable import checked_output, replaced
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.report.charts import Choice
-from qipf.report.drawing import replaced
 
 #: A page must fit in a mail.
 LARGEST = 5_000_000
@@ -91,23 +91,14 @@ def write_page(path: Path | str, page: str) -> Path:
             f"The page would have {len(content) / 1e6:.1f} MB, more than {LARGEST / 1e6:g} MB. "
             "Report fewer networks or methods at once."
         )
-    with replaced(path) as temporary:
-        temporary.write_bytes(content)
+    with replaced(path) as file:
+        file.write(content)
     return path
 
 
 def checked_page(path: Path | str) -> Path:
     """A place where a page can be written; call it before long work."""
-    path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise QIPFInputError(
-            f"Cannot write a page into {path.name!r}: name a file that ends in .html."
-        )
-    if path.is_dir():
-        raise QIPFInputError(f"{path} is a folder; name a file in it.")
-    if not path.parent.is_dir():
-        raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
-    return path
+    return checked_output(Path(path), (".html", ".htm"))
 
 
 def paragraph(text: str, style: str = "") -> str:
