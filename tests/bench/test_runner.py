@@ -45,6 +45,14 @@ def whole(tmp_path_factory):
     return out
 
 
+def test_another_dataset_under_the_same_name_is_refused(whole, tmp_path):
+    lines = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
+    moved = "".join(json.dumps({**line, "dataset": "mnist"}) + "\n" for line in lines)
+    (tmp_path / "results.jsonl").write_text(moved)
+    with pytest.raises(QIPFInputError, match="on mnist, not on digits. Choose another folder"):
+        run(TINY, tmp_path, device="cpu")
+
+
 def test_every_task_has_one_line_with_all_that_a_reader_needs(whole):
     records = read_results(whole)
     assert len(records) == TASKS == 20
@@ -56,10 +64,10 @@ def test_every_task_has_one_line_with_all_that_a_reader_needs(whole):
     }
     record = next(r for r in records if r["method"] == "mc_dropout")
     assert list(record) == [
-        "network", "dataset", "corruption", "level", "method", "seed", "accuracy", "roc_auc",
-        "pr_auc", "point_biserial", "aurc", "fpr95", "seconds", "milliseconds_per_prediction",
-        "network_seconds", "forward_passes", "test_images", "dataset_note", "parameters", "fitted",
-        "device", "versions",
+        "suite", "network", "dataset", "corruption", "level", "method", "seed", "accuracy",
+        "roc_auc", "pr_auc", "point_biserial", "aurc", "fpr95", "seconds",
+        "milliseconds_per_prediction", "network_seconds", "forward_passes", "test_images",
+        "dataset_note", "parameters", "fitted", "device", "versions",
     ]  # fmt: skip
     assert (record["network"], record["dataset"], record["seed"]) == ("tiny_mlp", "digits", 0)
     assert (record["forward_passes"], record["test_images"]) == (3, 599)

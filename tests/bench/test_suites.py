@@ -144,3 +144,8 @@ def test_an_unknown_suite_is_refused_with_near_ones():
         "Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper. "
         "Or name a YAML file: mine.yaml."
     )
+
+
+def test_a_name_of_the_tables_means_one_network_only():
+    with pytest.raises(QIPFInputError, match="is the table's name for lenet on mnist; give mlp on"):
+        BenchNetwork("mnist_lenet", "digits", "mlp")

@@ -66,6 +66,7 @@ def test_csv_has_all_digits_and_the_paper_s_cells(summary):
         "metric": "roc_auc",
         "corruption": "rotation",
         "network": "mnist_lenet",
+        "dataset": "mnist",
         "method": "qipf",
         "mean": "0.7",
         "std": rows[1]["std"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qipf.durable import replaced
 from qipf.errors import QIPFInputError
 
 
@@ -38,13 +38,8 @@ class Checkpoint:
 
     def save(self, epochs_done: int, **states: Any) -> None:
         """Replace the file; whoever reads it, at any moment, finds the old or the new one."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        with open(unfinished, "wb") as file:
+        with replaced(self.path) as file:
             torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, self.path)
 
     def load(self) -> dict[str, Any] | None:
         """What was saved last, or None where nothing was."""

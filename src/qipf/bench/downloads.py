@@ -8,6 +8,7 @@ whatever stops a download, a file that bears its final name is complete.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import math
@@ -210,6 +211,8 @@ def _download(archive: Archive, files: Sequence[DataFile], home: Path, fetch: Fe
                 return
             except _BROKEN_ARCHIVE as error:
                 failures.append(f"\n  {url}: {error}")
+    with contextlib.suppress(OSError):
+        home.rmdir()  # made for nothing, unless it holds other files
     lines = "".join(f"\n  {file.name}: {file.expected}" for file in files)
     raise QIPFError(
         f"No address gave a faithful copy of{lines}\nTried:{''.join(failures)}\n"

@@ -126,6 +126,12 @@ def remaining(suite: Suite, log: ResultLog) -> list[Task]:
                 f"{log.path} holds a result of {task} made with other parameters "
                 f"({_difference(was, now)}). Choose another folder, or delete that one."
             )
+        data, wanted = known[task]["dataset"], suite.network(task.network).dataset
+        if data != wanted:
+            raise QIPFInputError(
+                f"{log.path} holds a result of {task} on {data}, not on {wanted}. Choose another "
+                "folder, or delete that one."
+            )
     return left
 
 

@@ -50,7 +50,10 @@ def read_suite(path: Path) -> Suite:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise QIPFInputError(f"Cannot read the suite {path}: {reason}.") from error
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # a character that no YAML holds
+        raise QIPFInputError(f"{path}: not YAML ({str(error).splitlines()[0]}).") from error
     try:
         node = loader.get_single_node()
         if node is None:

@@ -33,6 +33,17 @@ PAPER_METHODS = ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble", "qi
 #: The paper's corruptions, in the order of its tables.
 PAPER_CORRUPTIONS = ("rotation", "brightness", "shear", "zoom")
 
+#: What the names in the tables stand for: dataset and architecture.
+KNOWN = {
+    "mnist_lenet": ("mnist", "lenet"),
+    "kmnist_lenet": ("kmnist", "lenet"),
+    "kmnist10k_lenet": ("kmnist10k", "lenet"),
+    "cifar10_lenet": ("cifar10", "lenet"),
+    "cifar10_vgg3": ("cifar10", "vgg3"),
+    "fashion_lenet": ("fashion_mnist", "lenet"),
+    "digits_mlp": ("digits", "mlp"),
+}
+
 T = TypeVar("T")
 
 
@@ -55,6 +66,12 @@ class BenchNetwork:
             raise unknown_name("dataset", self.dataset, datasets.NAMES)
         if self.network not in NETWORKS:
             raise unknown_name("network", self.network, NETWORKS)
+        known = KNOWN.get(self.name, (self.dataset, self.network))
+        if known != (self.dataset, self.network):
+            raise QIPFInputError(
+                f"{self.name!r} is the table's name for {known[1]} on {known[0]}; give "
+                f"{self.network} on {self.dataset} another name."
+            )
         given = checked_options("recipe", Recipe, self.recipe)
         object.__setattr__(self, "recipe", given)
         self.full_recipe()
@@ -66,16 +83,7 @@ class BenchNetwork:
 
 #: Networks that a suite can name without saying more.
 BENCH_NETWORKS: dict[str, BenchNetwork] = {
-    network.name: network
-    for network in (
-        BenchNetwork("mnist_lenet", "mnist", "lenet"),
-        BenchNetwork("kmnist_lenet", "kmnist", "lenet"),
-        BenchNetwork("kmnist10k_lenet", "kmnist10k", "lenet"),
-        BenchNetwork("cifar10_lenet", "cifar10", "lenet"),
-        BenchNetwork("cifar10_vgg3", "cifar10", "vgg3"),
-        BenchNetwork("fashion_lenet", "fashion_mnist", "lenet"),
-        BenchNetwork("digits_mlp", "digits", "mlp"),
-    )
+    name: BenchNetwork(name, dataset, network) for name, (dataset, network) in KNOWN.items()
 }
 
 

@@ -229,13 +229,14 @@ def _csv(summary: Summary) -> str:
 
 
 _COLUMNS = (
-    "metric", "corruption", "network", "method", "mean", "std", "levels", "left_out", "best",
-    "paper_mean", "paper_std", "paper_best",
+    "metric", "corruption", "network", "dataset", "method", "mean", "std", "levels", "left_out",
+    "best", "paper_mean", "paper_std", "paper_best",
 )  # fmt: skip
 
 
 def _lines(summary: Summary) -> list[dict[str, Any]]:
     lines = []
+    datasets = {line.network: line.dataset for line in summary.networks}
     for table in summary.tables:
         for row in table.rows:
             for method in table.methods:
@@ -243,7 +244,7 @@ def _lines(summary: Summary) -> list[dict[str, Any]]:
                 if ours is None and paper is None:
                     continue
                 values = [*_values(ours, row), *_values(paper, row)[:2], paper and paper.best]
-                named = (table.metric, row.corruption, row.network, method)
+                named = (table.metric, row.corruption, row.network, datasets[row.network], method)
                 lines.append(dict(zip(_COLUMNS, (*named, *values), strict=True)))
     return lines
 

@@ -181,7 +181,8 @@ def _row(
 def _by_level(metric: str, records: Sequence[Record], telling: set[float]) -> list[float]:
     values: dict[float, list[float]] = {}
     for record in records:
-        if float(record["level"]) in telling and record.get(metric) is not None:
+        tells = float(record["level"]) in telling and 0 < record["accuracy"] < 1
+        if tells and record.get(metric) is not None:
             values.setdefault(float(record["level"]), []).append(float(record[metric]))
     return [fmean(seeds) for _, seeds in sorted(values.items())]
 
