@@ -448,6 +448,7 @@ def test_large_finite_numbers_are_not_taken_for_infinite(field):
         ({"orders": (p for p in (1, 2))}, "orders must be integers of at least 1"),
         ({"softening": "0.1"}, "softening must be a finite number of at least 0, got '0.1'."),
         ({"bandwidth": True}, "or a positive number, got True."),
+        ({"bandwidth": 1e300}, "bandwidth must lie between 1e-100 and 1e100, got 1e+300."),
         ({"random_state": "abc"}, "random_state must be an integer ≥ 0, None or a numpy"),
         ({"engine": ["attention"]}, "Unknown engine ['attention']"),
         ({"device": "meta"}, "device 'meta' cannot be used here"),

@@ -44,8 +44,10 @@ def _removed(unfinished: Path) -> None:
         return
 
 
-def checked_output(path: Path, kinds: Sequence[str] = ()) -> Path:
+def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
     """A place where a file can be written, known before any work is done for it.
+
+    None of the `inputs` may lie there: writing would destroy what is read.
 
     >>> checked_output(Path("scored.doc"), [".csv", ".npz"])
     Traceback (most recent call last):
@@ -61,6 +63,10 @@ def checked_output(path: Path, kinds: Sequence[str] = ()) -> Path:
         raise QIPFInputError(f"{path} is a folder; name a file in it.")
     if not path.parent.is_dir():
         raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
+    if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
+        raise QIPFInputError(
+            f"{path} is an input, and writing would destroy it. Name another file."
+        )
     if not os.access(path.parent, os.W_OK):
         raise QIPFInputError(f"Cannot write {path}: the folder {path.parent} is read-only for you.")
     return path

@@ -267,6 +267,11 @@ class QIPF(OutlierMixin, BaseEstimator):
             raise QIPFInputError(
                 f"bandwidth must be 'cv', 'silverman' or a positive number, got {self.bandwidth!r}."
             )
+        elif not 1e-100 <= float(self.bandwidth) <= 1e100:
+            raise QIPFInputError(
+                f"bandwidth must lie between 1e-100 and 1e100, got {self.bandwidth!r}. Scale the "
+                "logits first."
+            )
         whole = isinstance(self.max_centers, Integral) and not isinstance(self.max_centers, bool)
         if not whole or self.max_centers < 1:
             raise QIPFInputError(

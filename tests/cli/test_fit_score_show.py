@@ -211,3 +211,17 @@ def test_a_broken_field_is_told(monkeypatch, capsys, files):
         2,
         f"qipf: broken.qipf cannot be read: it declares {size} bytes and has {size - 1}.\n",
     )
+
+
+def test_an_input_is_never_overwritten(monkeypatch, capsys, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    train, field = tmp_path / "train.npy", tmp_path / "field.qipf"
+    np.save(train, rows)
+    assert run(monkeypatch, capsys, "fit", train, "-o", field)[0] == 0
+    for arguments in (("fit", train, "-o", train), ("score", field, train, "-o", train)):
+        code, _, err = run(monkeypatch, capsys, *arguments)
+        assert code == 2
+        assert err == (
+            f"qipf: {train} is an input, and writing would destroy it. Name another file.\n"
+        )
+    np.testing.assert_array_equal(np.load(train), rows)

@@ -70,7 +70,7 @@ def fit(
     from qipf.tables import open_table
     from qipf.tables.columns import AUTO
 
-    checked_output(output)
+    checked_output(output, inputs=[train])
     field = QIPF(
         orders=_orders(orders),
         bandwidth=_bandwidth(bandwidth),

@@ -30,9 +30,11 @@ def score(
 
     Example: `qipf score field.qipf test.parquet --columns 'out_*' --modes -o scored.parquet`
     """
+    from qipf.durable import checked_output
     from qipf.storage import load_field
     from qipf.tables import score_table
 
+    checked_output(output, inputs=[field, test])
     scored = score_table(load_field(field), test, output, columns, modes)
     share = scored.outliers / scored.rows
     told = {

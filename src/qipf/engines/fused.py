@@ -157,7 +157,8 @@ class FusedEngine(ABC):
         """Rows where computing in `dtype` may have lost more than the tolerance."""
         reach = torch.linalg.vector_norm(q_i, dim=1) + self._farthest_center()
         loss = torch.finfo(dtype).eps * reach.square()
-        K = (moments.m2 / 4 - moments.m1_squared / 8) / self.bandwidth**2 - q_i.shape[1] / 4
+        bending = (moments.m2 / 4 - moments.m1_squared / 8) / self.bandwidth / self.bandwidth
+        K = bending - q_i.shape[1] / 4
         smallest = torch.minimum(-moments.log_density, K.abs()).clamp(min=1.0)
         # written so that NaN counts as doubtful
         return ~(loss <= TOLERANCE * smallest)
