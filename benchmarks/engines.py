@@ -283,16 +283,12 @@ def draw(rows: list[dict[str, Any]], path: Path, best: str) -> None:
                     and "seconds" in row
                 )
                 if points:
-                    style = "-" if peer.startswith("qipf") else "--"
-                    axis.plot(
-                        *zip(*points, strict=True),
-                        markers[number] + style,
-                        markersize=4,
-                        label=peer,
-                    )
+                    style = markers[number] + ("-" if peer.startswith("qipf") else "--")
+                    line = {"color": f"C{number}", "markersize": 4, "label": peer}
+                    axis.plot(*zip(*points, strict=True), style, **line)
             axis.set(xscale="log", yscale="log", xlabel=f"{label} (10,000 of the other, d = 10)")
         left.set_ylabel("pairs per second")
-        right.legend(fontsize=7, loc="lower right")
+        right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def main() -> None:
