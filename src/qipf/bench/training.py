@@ -101,8 +101,7 @@ def train_ensemble(
 
     Member k starts and trains from `member_seed(seed, k)`. `together` trains all at once with
     their weights stacked, else one after the other; ``"auto"`` stacks on a GPU, except under
-    recipes in bfloat16, which stacks do not take. (On an H200, ten LeNets take 12 s stacked and 34
-    s in turn; ten VGG-3 188 s stacked in float32 and 111 s in turn in bfloat16.) Both give
+    recipes in bfloat16, which stacks do not take and which are faster in turn. Both give
     networks of the same kind; without dropout they agree up to rounding. Trained in turn, each
     member has its own checkpoint beside the one named.
     """
