@@ -1,6 +1,6 @@
 """Whether SVI has learned: its clean accuracy beside that of the network it started from.
 
-    python benchmarks/svi.py --run runs/paper --data DATA
+    python benchmarks/svi.py --run runs/paper --data DATA --seeds 1 2
 
 Networks and variational networks that the run's folder holds are read, others trained there.
 Writes results/svi.csv.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,31 +30,36 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--output", type=Path, default=Path("results/svi.csv"))
     options = parser.parse_args()
-    suite = find(options.suite)
-    setting = Setting(suite, options.run, options.device, options.data)
     rows = []
-    for network in suite.networks:
-        contender = Contender(setting, network.name)
-        labels = contender.dataset.test_labels.to(options.device)
-        images = unit_range(contender.dataset.test_images.to(options.device))
-        batch = Batch.of(contender.network, images)
-        row = {
-            "network": network.name,
-            "deterministic": float((batch.predicted == labels).double().mean()),
-        }
-        for name in METHODS:
-            method = contender.method(name)
-            assert isinstance(method, PredictiveEntropy)
-            answer = method.samples(batch).mean.argmax(1)
-            row[name.removesuffix("_entropy")] = float((answer == labels).double().mean())
-        rows.append(row)
-        print(row, flush=True)
+    for seed in options.seeds:
+        suite = replace(find(options.suite), seed=seed)
+        setting = Setting(suite, options.run, options.device, options.data)
+        for network in suite.networks:
+            found = accuracies(setting, network.name)
+            rows.append({"network": network.name, "seed": seed, **found})
+            print(rows[-1], flush=True)
     with options.output.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def accuracies(setting: Setting, network: str) -> dict[str, float]:
+    """Shares of clean test images that the network and its variational forms have right."""
+    contender = Contender(setting, network)
+    labels = contender.dataset.test_labels.to(setting.device)
+    images = unit_range(contender.dataset.test_images.to(setting.device))
+    batch = Batch.of(contender.network, images)
+    found = {"deterministic": float((batch.predicted == labels).double().mean())}
+    for name in METHODS:
+        method = contender.method(name)
+        assert isinstance(method, PredictiveEntropy)
+        answer = method.samples(batch).mean.argmax(1)
+        found[name.removesuffix("_entropy")] = float((answer == labels).double().mean())
+    return found
 
 
 if __name__ == "__main__":
