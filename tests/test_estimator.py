@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf import estimator as qipf_estimator
 from qipf.bandwidth import FACTORS
-from qipf.estimator import REDUCTIONS
+from qipf.parameters import REDUCTIONS
 from tests.conftest import make_logits, naive_moments
 
 SCORES = ["uncertainty", "modes", "potential", "log_density", "score_samples", "decision_function"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def _supported(array: np.ndarray) -> np.ndarray:
 def require_finite(rows: Tensor, name: str) -> None:
     """Refuse NaN and infinity, naming the rows."""
     # one pass over the numbers; only a suspicion is looked into
-    if rows.numel() == 0 or torch.isfinite(rows.sum()):
+    if rows.numel() == 0 or math.isfinite(float(rows.detach().sum())):
         return
     bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten()
     if bad.numel() == 0:

@@ -1,23 +1,19 @@
-r"""Fewer centres, nearly the same field: weighted points that stand for many more.
+"""Fewer centres, nearly the same field: weighted points that stand for many more.
 
 Rows are gathered into cells; a cell becomes one centre, the mean of its rows, with their number as
-its weight. A mean alone would make the field too narrow, so a coreset also remembers the rows'
-spread about their centres, :math:`\tau`, and its field is that of round clouds of that spread:
+its weight, and a common spread about it (see `qipf.clouds`). Mean and total variance of the rows
+survive exactly. The cells are small where rows are sparse: what lies beyond the known predictions
+is judged by the outermost of them, few as they are.
 
-.. math:: \rho(x) = \sum_i w_i\,\mathbb{E}_{z\sim N(c_i,\tau^2)}\,e^{-\|x-z\|^2/2\sigma^2}
-          = \sum_i w_i \left(\frac{\sigma}{\sigma'}\right)^{\!d} e^{-\|x-c_i\|^2/2\sigma'^2},
-          \qquad \sigma'^2 = \sigma^2+\tau^2 .
-
-Mean and total variance of the rows survive exactly. The cells are small where rows are sparse: what
-lies beyond the known predictions is judged by the outermost of them, few as they are.
+Where the kernel's width is known, the centres are then fitted to the field of all rows at that
+width (see `qipf.refining`): they serve it several times better, and other widths worse.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -25,35 +21,16 @@ import torch
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from qipf import engines
 from qipf.arrays import given_back, require_finite
 from qipf.cells import gather
-from qipf.engines import Engine, Moments
-from qipf.engines.contract import CEILING
+from qipf.clouds import Coreset, as_clouds, field_of
 from qipf.errors import QIPFInputError
+from qipf.refining import refined
+
+__all__ = ["Coreset", "CoresetStream", "as_clouds", "coreset", "field_of", "merge"]
 
 #: A stream holds this many rows, or bytes of them, before it condenses them.
 CHUNK_ROWS, CHUNK_BYTES = 2**16, 2**26
-
-
-@dataclass(frozen=True)
-class Coreset:
-    """Weighted centres, and how far the rows they stand for lie from them."""
-
-    centers: Any  # (m, d) numpy array or tensor, as the points came
-    weights: Any  # (m,) float64: how many rows each centre stands for
-    spread: float = 0.0  # τ, root mean square distance of rows to their centres, per dimension
-
-    @property
-    def count(self) -> float:
-        """How many rows the centres stand for together."""
-        return float(self.weights.sum())
-
-    @property
-    def log_weights(self) -> Any:  # (m,)
-        """Logarithms of the weights as shares of one."""
-        log = torch.log if isinstance(self.weights, Tensor) else np.log
-        return log(self.weights / self.weights.sum())
 
 
 def coreset(
@@ -61,46 +38,56 @@ def coreset(
     size: int,
     *,
     weights: Any = None,  # (n,)
+    bandwidth: float | None = None,
     random_state: Any = 0,
 ) -> Coreset:
     """At most `size` weighted centres in the place of all points.
 
     With `size` points or fewer, the points themselves. `weights` tells how many rows each point
-    stands for already. What is drawn at random follows from `random_state`.
+    stands for already. With a `bandwidth` the centres are fitted to the field that all points make
+    at that width. What is drawn at random follows from `random_state`.
 
     >>> rows = np.array([[0.0], [0.2], [9.0], [9.2]])
     >>> small = coreset(rows, 2)
     >>> np.sort(small.centers.ravel()), small.weights, round(small.spread, 3)
     (array([0.1, 9.1]), array([2., 2.]), 0.1)
     """
-    size = _checked_size(size)
+    size, width = _checked_size(size), _checked_bandwidth(bandwidth)
     rows = _checked_points(points)
     if weights is None:
         whole = _plain(rows)
     else:
         masses = _checked_weights(weights, rows.shape[0]).to(rows.device)
         whole = Coreset(rows[masses > 0], masses[masses > 0])
-    return _like(points, _reduced(whole, size, check_random_state(random_state)))
+    return _like(points, _reduced(whole, size, check_random_state(random_state), width))
 
 
-def merge(coresets: Sequence[Coreset], size: int, *, random_state: Any = 0) -> Coreset:
-    """One coreset of at most `size` centres for the rows of several.
+def merge(
+    coresets: Sequence[Coreset],
+    size: int,
+    *,
+    bandwidth: float | None = None,
+    random_state: Any = 0,
+) -> Coreset:
+    """One coreset of at most `size` centres for the rows of several; `bandwidth` as in `coreset`.
 
     >>> halves = [coreset(np.arange(8.0)[:, None] + 100 * k, 4) for k in range(2)]
     >>> merge(halves, 4).count
     16.0
     """
-    size = _checked_size(size)
+    size, width = _checked_size(size), _checked_bandwidth(bandwidth)
     if not coresets:
         raise QIPFInputError("merge needs at least one coreset, got none.")
-    widths = sorted({part.centers.shape[1] for part in coresets})
-    if len(widths) > 1:
-        raise QIPFInputError(f"Coresets to merge must have centres of one dimension, got {widths}.")
+    lengths = sorted({part.centers.shape[1] for part in coresets})
+    if len(lengths) > 1:
+        raise QIPFInputError(
+            f"Coresets to merge must have centres of one dimension, got {lengths}."
+        )
     parts = [
         Coreset(torch.as_tensor(part.centers), torch.as_tensor(part.weights), part.spread)
         for part in coresets
     ]
-    small = _reduced(_joined(parts), size, check_random_state(random_state))
+    small = _reduced(_joined(parts), size, check_random_state(random_state), width)
     return _like(coresets[0].centers, small)
 
 
@@ -157,15 +144,22 @@ class CoresetStream:
             self.count += self._held[-1].shape[0]
             rows = rows[room:]
 
-    def result(self, more: Any = None) -> Coreset:
-        """The coreset of all rows so far, and of `more` rows (n, d) that do not stay."""
+    def result(self, more: Any = None, *, bandwidth: float | None = None) -> Coreset:
+        """The coreset of all rows so far, and of `more` rows (n, d) that do not stay.
+
+        With a `bandwidth`, fitted to the field that they make at that width.
+        """
+        return self._shrunk(self.gathered(more), self.size, _checked_bandwidth(bandwidth))
+
+    def gathered(self, more: Any = None) -> Coreset:
+        """All that is known of the rows so far and of `more` rows: rows held, chunks condensed."""
         parts = [part for part in self._condensed if part is not None]
         held = [*self._held] if more is None else [*self._held, _checked_points(more, True).cpu()]
         if any(part.shape[0] for part in held):
             parts.append(_plain(torch.cat(held)))
         if not parts:
             raise QIPFInputError("The stream is empty: add rows before asking for its coreset.")
-        return self._shrunk(_joined(parts), self.size)
+        return _joined(parts)
 
     def _condense(self) -> None:
         part = self._shrunk(_plain(torch.cat(self._held)), 2 * self.size)
@@ -178,59 +172,9 @@ class CoresetStream:
             self._condensed[place] = None
         self._condensed.append(part)
 
-    def _shrunk(self, whole: Coreset, size: int) -> Coreset:
-        return _reduced(whole, size, np.random.RandomState(self._seed), self.device)
-
-
-# ---------------------------------------------------------------------- the field of a coreset
-
-
-def field_of(
-    engine: str,
-    centers: Tensor,  # (N, d)
-    bandwidth: float,
-    log_weights: Tensor | None = None,  # (N,)
-    spread: float = 0.0,
-) -> Engine:
-    """The engine of that name over round clouds of this spread about the centres.
-
-    >>> cloud = field_of("auto", torch.zeros(1, 2), 1.0, spread=1.0)
-    >>> round(float(cloud(torch.zeros(1, 2)).log_density.exp()), 6)  # (σ/σ')^d = 1/2
-    0.5
-    """
-    if spread == 0.0:
-        return engines.create(engine, centers, bandwidth, log_weights)
-    return _Clouds(engine, centers, bandwidth, log_weights, spread)
-
-
-class _Clouds:
-    r"""A field of wider kernels, read as that of narrow ones over clouds.
-
-    With :math:`a = \sigma^2/\sigma'^2` each cloud, weighted by the kernel at x, is a Gaussian
-    about :math:`x + a(c - x)` of variance :math:`a\tau^2`. Hence
-    :math:`m_1 = a\,m_1'` and :math:`m_2 = a^2 m_2' + d\,a\,\tau^2`.
-    """
-
-    def __init__(
-        self,
-        engine: str,
-        centers: Tensor,
-        bandwidth: float,
-        log_weights: Tensor | None,
-        spread: float,
-    ) -> None:
-        wide = math.hypot(bandwidth, spread)
-        self._wide = engines.create(engine, centers, wide, log_weights)
-        self._ratio = (bandwidth / wide) ** 2
-        self._variance = spread * spread * self._ratio
-
-    def __call__(self, queries: Tensor) -> Moments:
-        wide = self._wide(queries)
-        ratio, d = self._ratio, wide.dimension
-        lowered = wide.log_density + d / 2 * math.log(ratio)
-        m1_squared = wide.m1_squared * ratio**2
-        m2 = wide.m2 * ratio**2 + d * self._variance
-        return Moments(lowered.clamp(min=-CEILING), m1_squared, m2, d)
+    def _shrunk(self, whole: Coreset, size: int, bandwidth: float | None = None) -> Coreset:
+        random = np.random.RandomState(self._seed)
+        return _reduced(whole, size, random, bandwidth, self.device)
 
 
 # ---------------------------------------------------------------------- parts and doors
@@ -240,15 +184,18 @@ def _reduced(
     whole: Coreset,
     size: int,
     random: np.random.RandomState,
+    bandwidth: float | None = None,
     device: torch.device | None = None,
 ) -> Coreset:
     """Tensors in, tensors out."""
     rows = whole.centers
     if rows.shape[0] <= size:
         return whole
-    cells = gather(rows, whole.weights, size, random, device or rows.device)
+    device = device or rows.device
+    cells = gather(rows, whole.weights, size, random, device)
     centers, weights = cells.means.to(rows), cells.masses.to(rows.device)
-    return Coreset(centers, weights, math.hypot(whole.spread, cells.spread))
+    small = Coreset(centers, weights, math.hypot(whole.spread, cells.spread))
+    return small if bandwidth is None else refined(small, whole, bandwidth, random, device)
 
 
 def _plain(rows: Tensor) -> Coreset:
@@ -279,6 +226,18 @@ def _checked_size(size: object) -> int:
     if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
         raise QIPFInputError(f"size must be an integer of at least 1, got {size!r}.")
     return int(size)
+
+
+def _checked_bandwidth(bandwidth: object) -> float | None:
+    if bandwidth is None:
+        return None
+    width = float(bandwidth) if isinstance(bandwidth, Real) else math.nan
+    if isinstance(bandwidth, bool) or not 0 < width < math.inf:
+        raise QIPFInputError(
+            f"bandwidth must be a positive finite number, or None to fit no width, "
+            f"got {bandwidth!r}."
+        )
+    return width
 
 
 def _checked_points(points: Any, empty: bool = False) -> Tensor:

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from sklearn.exceptions import NotFittedError
+if TYPE_CHECKING:
+    from qipf.unfitted import QIPFNotFittedError as QIPFNotFittedError
+else:
+
+    def __getattr__(name: str) -> Any:
+        # scikit-learn takes seconds to import: `qipf --help` and usage errors must not wait for it
+        if name == "QIPFNotFittedError":
+            from qipf.unfitted import QIPFNotFittedError
+
+            return QIPFNotFittedError
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class QIPFError(Exception):
@@ -22,10 +33,6 @@ class QIPFFileError(QIPFError, ValueError):
 
 class QIPFTypeError(QIPFInputError, TypeError):
     """An argument of a kind that cannot be used; a `TypeError` where scikit-learn expects it."""
-
-
-class QIPFNotFittedError(QIPFError, NotFittedError):
-    """Used before `fit`; a scikit-learn `NotFittedError`."""
 
 
 class QIPFWarning(UserWarning):

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, OutlierMixin
-from sklearn.utils import check_random_state
 from torch import Tensor
 
-from qipf import engines
 from qipf.arrays import checked_rows, given_back
 from qipf.bandwidth import choose_factor, silverman
 from qipf.coreset import Coreset, field_of
+from qipf.deciding import Deciding
 from qipf.engines import Engine, Moments
 from qipf.engines.contract import blocks
-from qipf.errors import QIPFInputError, QIPFNotFittedError, QIPFWarning, unknown_name
-from qipf.potential import (
-    bare_modes,
-    checked_orders,
-    checked_softening,
-    curvature,
-    ground_energies,
-)
+from qipf.errors import QIPFInputError, QIPFNotFittedError
+from qipf.parameters import check_parameters, checked_random_state, errors_of
+from qipf.potential import bare_modes, curvature, ground_energies
 from qipf.sampling import TrainingRows
-
-#: Ways to choose the centres when there are more training predictions than `max_centers`.
-REDUCTIONS = ("coreset", "random")
 
 #: Predictions whose modes are held at a time, by kind of device.
 ROWS_PER_BLOCK = {"cpu": 2**16, "cuda": 2**20}
+
+#: So many predictions or fewer cost more in calls than in arithmetic.
+FEW_ROWS = 64
 
 #: Fewer rows than this are not split: Silverman's width is taken as it is.
 FEWEST_TO_SPLIT = 10
@@ -54,7 +45,7 @@ LEARNED = (
 )
 
 
-class QIPF(OutlierMixin, BaseEstimator):
+class QIPF(Deciding, OutlierMixin, BaseEstimator):
     r"""How unusual a prediction is among those the model makes on its own training data.
 
     A Gaussian kernel field over training logits, its Schrödinger potential and the potential's
@@ -92,6 +83,8 @@ class QIPF(OutlierMixin, BaseEstimator):
     energies_ : (len(orders),) ground energies of the modes, E_p.
     ground_energy_ : ground energy of the potential, E.
     offset_ : `decision_function` is `score_samples` minus this.
+    calibration_ : held-out predictions that `calibrate` was given; None before.
+    rule_ : the last rule that `accept_rule` made of them; None before.
 
     Examples
     --------
@@ -137,7 +130,7 @@ class QIPF(OutlierMixin, BaseEstimator):
         y : (n,) true classes 0..d-1; where the largest logit disagrees, the model erred.
         wrong : (n,) booleans, where the model erred: instead of `y`, when `X` is not logits.
         """
-        self._check_parameters()
+        check_parameters(self)
         with self._untouched_on_failure():
             self._forget()
             self._add(X, y, wrong, fewest=2)
@@ -151,7 +144,7 @@ class QIPF(OutlierMixin, BaseEstimator):
         is next used, so small batches cost little; it is the same however the rows were cut into
         batches, and the one `fit` builds from all of them.
         """
-        self._check_parameters()
+        check_parameters(self)
         if "_seen" not in self.__dict__ and "centers_" in self.__dict__:
             raise QIPFInputError(
                 "This field was loaded from a file, which does not keep the training rows. Fit a "
@@ -164,9 +157,9 @@ class QIPF(OutlierMixin, BaseEstimator):
     def _add(self, X: Any, y: Any, wrong: Any, fewest: int) -> None:
         seen: TrainingRows | None = self.__dict__.get("_seen")
         rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
-        errors = _errors(rows, y, wrong)
+        errors = errors_of(rows, y, wrong)
         if seen is None:
-            random = self._random()
+            random = checked_random_state(self.random_state)
             seen = TrainingRows(int(self.max_centers), self.reduction, random)
         elif seen.labelled != (errors is not None):
             raise QIPFInputError(
@@ -237,7 +230,8 @@ class QIPF(OutlierMixin, BaseEstimator):
         self.__dict__.pop("_seen", None)
 
     def _unsettle(self) -> None:
-        for name in LEARNED:
+        # held-out predictions were judged by the field that is no more
+        for name in (*LEARNED, "calibration_", "rule_"):
             self.__dict__.pop(name, None)
 
     @contextmanager
@@ -256,34 +250,6 @@ class QIPF(OutlierMixin, BaseEstimator):
                 self._settle()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _check_parameters(self) -> None:
-        checked_orders(self.orders)
-        checked_softening(self.softening)
-        if isinstance(self.bandwidth, str):
-            if self.bandwidth not in ("cv", "silverman"):
-                raise unknown_name("bandwidth", self.bandwidth, ["cv", "silverman"])
-        elif not _is_number(self.bandwidth) or not 0 < float(self.bandwidth) < math.inf:
-            raise QIPFInputError(
-                f"bandwidth must be 'cv', 'silverman' or a positive number, got {self.bandwidth!r}."
-            )
-        elif not 1e-100 <= float(self.bandwidth) <= 1e100:
-            raise QIPFInputError(
-                f"bandwidth must lie between 1e-100 and 1e100, got {self.bandwidth!r}. Scale the "
-                "logits first."
-            )
-        whole = isinstance(self.max_centers, Integral) and not isinstance(self.max_centers, bool)
-        if not whole or self.max_centers < 1:
-            raise QIPFInputError(
-                f"max_centers must be an integer of at least 1, got {self.max_centers!r}."
-            )
-        if self.reduction not in REDUCTIONS:
-            raise unknown_name("reduction", self.reduction, REDUCTIONS)
-        if not _is_number(self.contamination) or not 0 < self.contamination <= 0.5:
-            raise QIPFInputError(f"contamination must lie in (0, 0.5], got {self.contamination!r}.")
-        if self.engine not in ("auto", *engines.ENGINES):
-            raise unknown_name("engine", self.engine, [*engines.ENGINES, "auto"])
-        self._named_device()
 
     # ------------------------------------------------------------------ scoring
 
@@ -336,7 +302,9 @@ class QIPF(OutlierMixin, BaseEstimator):
         return torch.cat([self._modes(rows[part]).mean(1) for part in parts])
 
     def _modes(self, rows: Tensor) -> Tensor:
-        bare = bare_modes(self._moments(rows), self.bandwidth_, self.orders, self.softening)
+        moments = self._moments(rows)
+        few = rows.shape[0] <= FEW_ROWS and rows.device.type == "cpu" and not rows.requires_grad
+        bare = bare_modes(moments, self.bandwidth_, self.orders, self.softening, in_numpy=few)
         energies = self._energies.get(rows.device)
         if energies is None:
             energies = torch.from_numpy(self.energies_).to(rows.device)
@@ -359,29 +327,6 @@ class QIPF(OutlierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ devices and state
 
-    def _random(self) -> np.random.RandomState:
-        try:
-            return check_random_state(self.random_state)
-        except ValueError as error:
-            raise QIPFInputError(
-                "random_state must be an integer ≥ 0, None or a numpy RandomState, got "
-                f"{self.random_state!r}."
-            ) from error
-
-    def _named_device(self) -> torch.device | None:
-        """The device that was asked for; None when the data decides."""
-        if self.device == "auto":
-            return None
-        try:
-            device = torch.device(self.device)
-            float(torch.zeros((), device=device, dtype=torch.float64))
-        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-            raise QIPFInputError(
-                f"device {self.device!r} cannot be used here ({str(error).splitlines()[0]}). "
-                "Pass 'auto', 'cpu', or 'cuda' where torch sees one."
-            ) from error
-        return device
-
     def _compute_device(self, rows: Tensor, X: Any) -> torch.device:
         if self.device != "auto":
             return torch.device(self.device)
@@ -397,44 +342,6 @@ class QIPF(OutlierMixin, BaseEstimator):
         return state
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _width(whole: Coreset) -> float:
     """Silverman's width for the rows that a coreset stands for."""
     return silverman(whole.centers, whole.log_weights, whole.count, whole.spread)
-
-
-def _errors(rows: Tensor, y: Any, wrong: Any) -> np.ndarray | None:
-    """Where the model erred, if that can be known."""
-    if y is not None and wrong is not None:
-        raise QIPFInputError("Pass y (true classes) or wrong (where the model erred), not both.")
-    if wrong is not None:
-        flags = _column(wrong, rows.shape[0], "wrong")
-        if not np.isin(flags, (0, 1)).all():
-            raise QIPFInputError("wrong must hold booleans: True where the model erred.")
-        return flags.astype(bool)
-    if y is None:
-        return None
-    labels = _column(y, rows.shape[0], "y")
-    numeric = np.issubdtype(labels.dtype, np.number) or labels.dtype == bool
-    classes = rows.shape[1]
-    if not numeric or not np.isin(labels, np.arange(classes)).all():
-        warnings.warn(
-            f"y does not hold classes 0..{classes - 1}, so the model's errors cannot be told; the "
-            "bandwidth is chosen by likelihood. Pass wrong= if X is not logits.",
-            QIPFWarning,
-            stacklevel=4,
-        )
-        return None
-    return rows.argmax(1).cpu().numpy() != labels
-
-
-def _column(values: Any, length: int, name: str) -> np.ndarray:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.shape != (length,):
-        raise QIPFInputError(
-            f"{name} must have shape ({length},), one entry per row of X, got {array.shape}."
-        )
-    return array

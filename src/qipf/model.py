@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sklearn.base import clone
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from qipf.arrays import require_finite
 from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
 from qipf.estimator import QIPF
+from qipf.forward import (
+    NoProbabilities,
+    captured,
+    device_of,
+    evaluating,
+    logits_of,
+    named_layer,
+)
+from qipf.loading import errors_in, few_rows, length_of, mapped, tensors_in, unpacked
 from qipf.progress import progress
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from qipf.export import OnnxFile
+    from qipf.rule import AcceptRule
 
 #: How the output of a layer becomes one row per example.
 POOLINGS = ("mean", "flatten")
@@ -29,6 +42,7 @@ class Prediction:
     logits: Tensor  # (n, classes)
     labels: Tensor  # (n,) the class of the largest logit
     uncertainty: Tensor  # (n,) higher = less to be trusted
+    accepted: Tensor | None = None  # (n,) true where the field's accept rule, if any, accepts
 
 
 def wrap(
@@ -61,7 +75,7 @@ def wrap(
     if not isinstance(net, nn.Module):
         raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
     if layer is not None:
-        _named_layer(net, layer)
+        named_layer(net, layer)
     if field is not None and not isinstance(field, QIPF):
         raise QIPFInputError(f"field must be a QIPF, such as QIPF(orders=(1, 2)), got {field!r}.")
     if not callable(pooling) and pooling not in POOLINGS:
@@ -89,6 +103,8 @@ class WrappedModel:
         self.pooling = pooling
         self.field = field
         self._fitted = hasattr(field, "offset_")
+        #: a few inputs and keyword inputs, for what traces the network
+        self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def fit(self, loader: Iterable[Any]) -> WrappedModel:
         """Stream training data through the network and build the field from its predictions.
@@ -100,57 +116,134 @@ class WrappedModel:
         the detection of errors.
         """
         field = clone(self.field)
-        labelled: bool | None = None
-        total = _length(loader)
-        with _evaluating(self.net), torch.no_grad():
-            for number, batch in enumerate(progress(loader, "reading predictions", total)):
-                inputs, options, labels = _unpacked(batch)
-                with _NoProbabilities(self.layer is None and number == 0) as watch:
-                    logits, rows = self._run(inputs, options, watch)
-                require_finite(rows, f"the network's output for batch {number}")
-                if labelled not in (None, labels is not None):
-                    raise QIPFInputError(
-                        f"Batch {number} {'has' if labels is not None else 'lacks'} labels, "
-                        "unlike those before it. Label all batches or none."
-                    )
-                labelled = labels is not None
-                wrong = _wrong(logits, labels, number)
-                if rows.shape[0] > 0:
-                    field.partial_fit(rows, wrong=wrong)
+        example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        with evaluating(self.net), torch.no_grad():
+            for inputs, options, rows, wrong in self._predictions(loader, "fit"):
+                if example is None:
+                    example = mapped((inputs, options), few_rows)
+                field.partial_fit(rows, wrong=wrong)
         if not hasattr(field, "offset_"):
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
         self.field = field
         self._fitted = True
+        self._example = example
         return self
+
+    def calibrate(self, loader: Iterable[Any]) -> WrappedModel:
+        """Stream held-out data through the network, to judge other predictions by them.
+
+        Batches as in `fit`; the data must not be those it was fitted on. Then
+        ``model.field.p_values`` says how unusual a prediction is among them, and with labels
+        ``model.field.accept_rule(max_risk=0.01)`` makes a rule, after which every `Prediction`
+        says which of its rows are ``accepted``.
+        """
+        self._require_fitted()
+        scores, errors = [], []
+        with evaluating(self.net), torch.no_grad():
+            for _, _, rows, wrong in self._predictions(loader, "calibrate"):
+                scores.append(self.field.uncertainty(rows).cpu())
+                errors += [] if wrong is None else [wrong.cpu()]
+        if not scores:
+            raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
+        self.field._keep_held_out(torch.cat(scores), torch.cat(errors) if errors else None)
+        return self
+
+    def _predictions(
+        self, loader: Iterable[Any], purpose: str
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Tensor, Tensor | None]]:
+        """Inputs, keyword inputs, rows to judge, and where the network erred, batch by batch."""
+        labelled: bool | None = None
+        total = length_of(loader, purpose)
+        for number, batch in enumerate(progress(loader, "reading predictions", total)):
+            inputs, options, labels = unpacked(batch)
+            with NoProbabilities(self.layer is None and number == 0) as watch:
+                logits, rows = self._run(inputs, options, watch)
+            require_finite(rows, f"the network's output for batch {number}")
+            if labelled not in (None, labels is not None):
+                raise QIPFInputError(
+                    f"Batch {number} {'has' if labels is not None else 'lacks'} labels, "
+                    "unlike those before it. Label all batches or none."
+                )
+            labelled = labels is not None
+            wrong = errors_in(logits, labels, number)
+            if rows.shape[0] > 0:
+                yield inputs, options, rows, wrong
 
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
         """Run the network and judge each prediction.
 
         Gradients reach inputs that ask for them (``requires_grad``); otherwise none are kept.
         """
+        self._require_fitted()
+        asked = any(tensor.requires_grad for tensor in tensors_in((inputs, options)))
+        with evaluating(self.net), torch.set_grad_enabled(asked and torch.is_grad_enabled()):
+            logits, rows = self._run(inputs, options, None)
+            uncertainty, rule = self.field.uncertainty(rows), self.field.rule_
+            accepted = None if rule is None else rule(uncertainty)
+            return Prediction(logits, logits.argmax(1), uncertainty, accepted)
+
+    def _require_fitted(self) -> None:
         if not self._fitted:
             raise QIPFNotFittedError(
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
-        asked = any(tensor.requires_grad for tensor in _tensors((inputs, options)))
-        with _evaluating(self.net), torch.set_grad_enabled(asked and torch.is_grad_enabled()):
-            logits, rows = self._run(inputs, options, None)
-            return Prediction(logits, logits.argmax(1), self.field.uncertainty(rows))
+
+    def export_onnx(
+        self,
+        path: Path | str,
+        example: Any = None,
+        *,
+        rule: AcceptRule | None = None,
+        max_centers: int | None = None,
+        check: bool = True,
+    ) -> OnnxFile:
+        """Write the network and its uncertainty as one ONNX file, for a batch of any length.
+
+        Parameters
+        ----------
+        path : the file, ``.onnx``. It appears whole and checked, or not at all.
+        example : a batch of the network's inputs: a tensor, a tuple of several, or a dict of
+            keyword inputs. By default, a few that `fit` has seen.
+        rule : its threshold adds the output ``accepted``; by default the field's own, if any.
+        max_centers : condense the field to so many weighted centres, for a smaller, faster file.
+        check : run the file in ONNX Runtime, if that is installed, and compare with PyTorch.
+
+        The outputs are ``logits``, ``uncertainty`` and ``modes``; see docs/export.md.
+        """
+        from qipf.export import export_model_onnx
+
+        return export_model_onnx(
+            self, path, example, rule=rule, max_centers=max_centers, check=check
+        )
+
+    def export(
+        self,
+        example: Any = None,
+        *,
+        rule: AcceptRule | None = None,
+        max_centers: int | None = None,
+    ) -> ExportedProgram:
+        """The network and its uncertainty as a `torch.export` program, for a batch of any length.
+
+        Parameters as in `export_onnx`. ``program.module()(inputs)`` returns a dict.
+        """
+        from qipf.export import export_model
+
+        return export_model(self, example, rule=rule, max_centers=max_centers)
 
     def _run(
-        self, inputs: tuple[Any, ...], options: dict[str, Any], watch: _NoProbabilities | None
+        self, inputs: tuple[Any, ...], options: dict[str, Any], watch: NoProbabilities | None
     ) -> tuple[Tensor, Tensor]:
         """Logits, and the rows the field judges: the same, or those of the layer."""
-        device = _device_of(self.net)
-        inputs, options = _moved((inputs, options), device)
+        inputs, options = self._placed(inputs, options)
         if self.layer is None:
-            logits = _logits_of(self.net(*inputs, **options))
+            logits = logits_of(self.net(*inputs, **options))
             if watch is not None:
                 watch.refuse(logits)
             return logits, logits.float() if logits.element_size() < 4 else logits
         # pooled as the layer runs: an activation in place may overwrite its output afterwards
-        with _captured(self.net, self.layer, lambda output: self._pooled(output).clone()) as found:
-            logits = _logits_of(self.net(*inputs, **options))
+        with captured(self.net, self.layer, lambda output: self._pooled(output).clone()) as found:
+            logits = logits_of(self.net(*inputs, **options))
         if len(found) != 1:
             raise QIPFInputError(
                 f"Layer {self.layer!r} ran {len(found)} times in one pass; a field needs a layer "
@@ -164,6 +257,13 @@ class WrappedModel:
                 "pooling=<function from the layer's output to (n, d)>."
             )
         return logits, rows
+
+    def _placed(
+        self, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs and keyword inputs where the network is."""
+        device = device_of(self.net)
+        return mapped((inputs, options), lambda tensor: tensor.to(device))
 
     def _pooled(self, output: Any) -> Tensor:
         if callable(self.pooling):
@@ -179,176 +279,7 @@ class WrappedModel:
             return output.reshape(output.shape[0], -1)
         if self.pooling == "flatten":
             return output.flatten(1)
-        layer = type(_named_layer(self.net, str(self.layer))).__name__
+        layer = type(named_layer(self.net, str(self.layer))).__name__
         if output.ndim == 3 and not layer.endswith("1d"):
             return output.mean(1)
         return output.flatten(2).mean(2)
-
-
-class _NoProbabilities(TorchFunctionMode):
-    """Watches one forward pass, to know, not guess, that its output is a softmax."""
-
-    ACTIVATIONS = frozenset(
-        {
-            torch.softmax, torch.Tensor.softmax, nn.functional.softmax,
-            torch.log_softmax, torch.Tensor.log_softmax, nn.functional.log_softmax,
-            torch.sigmoid, torch.Tensor.sigmoid, nn.functional.sigmoid,
-        }
-    )  # fmt: skip
-
-    def __init__(self, active: bool) -> None:
-        super().__init__()
-        self.active = active
-        self.activated: list[tuple[Any, str]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if self.active and func in self.ACTIVATIONS:
-            self.activated.append((output, func.__name__))
-        return output
-
-    def refuse(self, logits: Tensor) -> None:
-        for output, name in self.activated:
-            if output is logits:
-                raise QIPFInputError(
-                    f"The network ends in {name}: its output is activated, but the field needs "
-                    "raw logits. Remove the activation, or pass layer=<the layer before it>."
-                )
-
-
-@contextmanager
-def _evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every module's own mode comes back afterwards."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def _captured(net: nn.Module, layer: str, pool: Callable[[Any], Tensor]) -> Iterator[list[Tensor]]:
-    """The pooled outputs of a layer while the network runs."""
-    found: list[Tensor] = []
-
-    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        found.append(pool(output))
-
-    handle = _named_layer(net, layer).register_forward_hook(keep)
-    try:
-        yield found
-    finally:
-        handle.remove()
-
-
-def _named_layer(net: nn.Module, layer: str) -> nn.Module:
-    layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
-    if layer in layers:
-        return layers[layer]
-    near = difflib.get_close_matches(str(layer), layers, n=3, cutoff=0.4) or list(layers)[:10]
-    raise QIPFInputError(
-        f"The network has no layer {layer!r}. Close: {', '.join(near) or 'none: it has no layers'}."
-    )
-
-
-def _logits_of(output: Any) -> Tensor:
-    """The logits in whatever a network returns."""
-    found = output
-    if isinstance(output, Mapping) and "logits" in output:
-        found = output["logits"]
-    elif hasattr(output, "logits"):
-        found = output.logits
-    elif isinstance(output, (tuple, list)) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
-        raise QIPFInputError(
-            f"The network returns {type(output).__name__}, in which no logits were found. Return a "
-            "tensor, a tuple that starts with one, a dict with 'logits', or an object with .logits."
-        )
-    if found.ndim != 2:
-        raise QIPFInputError(
-            f"The network's logits have shape {tuple(found.shape)}; (predictions, classes) is "
-            "needed."
-        )
-    return found
-
-
-def _unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None]:
-    """Inputs, keyword inputs and labels of a batch."""
-    if isinstance(batch, Mapping):
-        options = dict(batch)
-        labels = options.pop("labels", options.pop("label", None))
-        return (), options, labels
-    if isinstance(batch, (tuple, list)):
-        if len(batch) not in (1, 2):
-            raise QIPFInputError(
-                f"A batch has {len(batch)} parts; (inputs, labels) or inputs alone is needed."
-            )
-        inputs = tuple(batch[0]) if isinstance(batch[0], (tuple, list)) else (batch[0],)
-        return inputs, {}, batch[1] if len(batch) == 2 else None
-    return (batch,), {}, None
-
-
-def _wrong(logits: Tensor, labels: Any, number: int) -> Tensor | None:
-    """Where the network erred; None when nothing is known."""
-    if labels is None:
-        return None
-    try:
-        labels = torch.as_tensor(labels, device=logits.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QIPFInputError(
-            f"Labels of batch {number} are not numbers ({str(error).splitlines()[0]}). Pass the "
-            "index of each true class."
-        ) from error
-    if labels.shape != (logits.shape[0],):
-        raise QIPFInputError(
-            f"Labels of batch {number} have shape {tuple(labels.shape)}, but the batch has "
-            f"{logits.shape[0]} predictions. One class per prediction is needed."
-        )
-    if labels.numel() and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
-        raise QIPFInputError(
-            f"Labels of batch {number} must be classes 0..{logits.shape[1] - 1}, got values from "
-            f"{labels.min()} to {labels.max()}."
-        )
-    return logits.argmax(1) != labels
-
-
-def _device_of(net: nn.Module) -> torch.device:
-    for tensor in (*net.parameters(), *net.buffers()):
-        return tensor.device
-    return torch.device("cpu")
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """The same nest of containers with its tensors on the device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {name: _moved(part, device) for name, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_moved(part, device) for part in value)
-    return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a nest of containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _tensors(part)
-
-
-def _length(loader: Iterable[Any]) -> int | None:
-    if not isinstance(loader, Iterable):
-        raise QIPFInputError(
-            f"fit needs an iterable of batches, such as a DataLoader, got {type(loader).__name__}."
-        )
-    try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over a stream has a length that it cannot tell
-        return None

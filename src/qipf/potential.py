@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,9 +34,9 @@ def curvature(
 
     Bounded below by :math:`S - d/4`. Up to the ground energy it is the potential, the QIPF.
     """
-    m1_squared, m2 = moments.m1_squared / bandwidth, moments.m2 / bandwidth
-    bending = (m2 / 4 - m1_squared / 8) / bandwidth - moments.dimension / 4
-    return bending.clamp(max=CEILING)
+    # divided twice: the square of a width may leave the floating-point range
+    bending = (moments.m2 - moments.m1_squared / 2) / (4 * bandwidth) / bandwidth
+    return (bending - moments.dimension / 4).clip(max=CEILING)
 
 
 def slope(
@@ -47,7 +47,7 @@ def slope(
 
     .. math:: S = \frac{\sigma^2}{2}\frac{\|\nabla\psi\|^2}{\psi^2} = \frac{\|m_1\|^2}{8\sigma^2}
     """
-    return (moments.m1_squared / bandwidth / bandwidth / 8).clamp(max=CEILING)
+    return (moments.m1_squared / (8 * bandwidth) / bandwidth).clip(max=CEILING)
 
 
 def bare_modes(
@@ -55,6 +55,8 @@ def bare_modes(
     bandwidth: float,
     orders: Sequence[int],
     softening: float = 0.0,
+    *,
+    in_numpy: bool = False,
 ) -> Tensor:  # (Q, len(orders))
     r"""The modes before their ground energies, :math:`V_p - E_p`.
 
@@ -71,45 +73,64 @@ def bare_modes(
     evaluated, so that the modes stay right where :math:`\psi` itself underflows. Closer to a pole
     than 1e-8 the mode passes through zero from one side's heights to the other's depths, and
     whatever would leave the floating-point range ends at ±1e300: finite input, finite modes.
+
+    `in_numpy` is for a few rows on the CPU that nobody differentiates: the same arithmetic, in
+    numpy's calls, which cost a fraction of torch's.
     """
-    density = torch.exp(moments.log_density)  # ψ²
-    K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
-    reduced = _reduced_hermite(density, max(orders, default=1))
-    columns = [_bare_mode(p, reduced, density, K, S, softening) for p in orders]
-    if not columns:
-        return density.new_zeros(density.shape[0], 0)
-    modes = torch.stack(columns, dim=1)
+    if not orders:
+        return moments.log_density.new_zeros(moments.log_density.shape[0], 0)
+    density = torch.exp(moments.log_density)
+    if in_numpy:
+        log_density, m1_squared, m2 = (cast(Any, value.numpy()) for value in moments[:3])
+        arrays = Moments(log_density, m1_squared, m2, moments.dimension)
+        with np.errstate(all="ignore"):
+            columns = _columns(density.numpy(), arrays, bandwidth, orders, softening)
+        modes = torch.from_numpy(np.stack(columns, axis=1))
+    else:
+        modes = torch.stack(_columns(density, moments, bandwidth, orders, softening), dim=1)
     return torch.nan_to_num(modes, 0.0, CEILING, -CEILING).clamp_(-CEILING, CEILING)
 
 
+def _columns(
+    density: Any, moments: Moments, bandwidth: float, orders: Sequence[int], softening: float
+) -> list[Any]:
+    """Each order's bare mode at ψ² = `density`; in tensors or arrays, whichever it is given."""
+    K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
+    reduced = _reduced_hermite(density, max(orders))
+    bent = K, density * K  # of odd and of even orders
+    steep = density * S
+    return [_bare_mode(p, reduced, density, bent[p % 2 == 0], steep, softening) for p in orders]
+
+
 def _bare_mode(
-    p: int, reduced: list[Tensor], density: Tensor, K: Tensor, S: Tensor, softening: float
-) -> Tensor:
-    odd = p % 2 == 1
-    top = math.sqrt(2 * p) * reduced[p - 1] * K
-    if not odd:
-        top = top * density
+    p: int, reduced: list[Any], density: Any, bent: Any, steep: Any, softening: float
+) -> Any:
+    top = math.sqrt(2 * p) * reduced[p - 1] * bent
     if p >= 2:
-        top = top + 2 * math.sqrt(p * (p - 1)) * density * reduced[p - 2] * S
+        top = top + 2 * math.sqrt(p * (p - 1)) * reduced[p - 2] * steep
     if softening == 0.0:
-        return top * reduced[p] / (reduced[p].square() + POLE**2)
+        return top * (reduced[p] / (reduced[p] * reduced[p] + POLE**2))
+    odd = p % 2 == 1
     cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
-    softened = reduced[p].square() * cancelled + softening**2
-    energy = 2 * p * reduced[p - 1].square() * density * S
+    softened = reduced[p] * reduced[p] * cancelled + softening**2
+    energy = 2 * p * reduced[p - 1] * reduced[p - 1] * steep
     if not odd:
         energy = energy * density
-    return top * reduced[p] * cancelled / softened + softening**2 * energy / softened.square()
+    return top * reduced[p] * cancelled / softened + softening**2 * energy / (softened * softened)
 
 
-def _reduced_hermite(density: Tensor, highest: int) -> list[Tensor]:
+def _reduced_hermite(density: Any, highest: int) -> list[Any]:
     r"""``h_p(ψ)`` for even p and ``h_p(ψ)/ψ`` for odd p, both polynomials in ψ² = ρ.
 
-    From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`.
+    From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`. The first two are
+    numbers, not tensors: what multiplies them costs nothing.
     """
-    reduced = [torch.ones_like(density), torch.full_like(density, math.sqrt(2))]
+    reduced: list[Any] = [1.0, math.sqrt(2)]
     for p in range(1, highest):
-        step = reduced[p] * density if p % 2 == 1 else reduced[p]
-        reduced.append(math.sqrt(2 / (p + 1)) * step - math.sqrt(p / (p + 1)) * reduced[p - 1])
+        step = math.sqrt(2 / (p + 1)) * reduced[p]
+        if p % 2 == 1:
+            step = step * density
+        reduced.append(step - math.sqrt(p / (p + 1)) * reduced[p - 1])
     return reduced
 
 

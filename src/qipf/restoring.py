@@ -1,27 +1,34 @@
-"""A field from what a file says, nothing of which is believed before it is checked."""
+"""A field or a rule from what a file says, nothing of which is believed before it is checked."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import numpy as np
 
+from qipf.conformal import MOST_SCORES, Calibration
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.estimator import QIPF
 from qipf.model import POOLINGS
+from qipf.parameters import check_device, check_parameters
+from qipf.rule import AcceptRule
 from qipf.tensor_file import Arrays
 
 #: What this library writes; it reads every version up to this one.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 #: Most modes a stored field may have, and their highest order: a score costs their product.
 MOST_ORDERS, HIGHEST_ORDER = 256, 1000
 
 #: Largest spread of rows about their centres, in bandwidths: squares of it stay finite.
 WIDEST = 1e100
+
+#: Arrays that a field's file may hold.
+ARRAYS = {"centers", "log_weights", "calibration", "calibration_wrong"}
 
 #: What a field learned, by its name in the header, less the trailing underscore.
 FITTED = (
@@ -36,25 +43,28 @@ FITTED = (
 )
 
 
+#: Keys of the header, by the kind of what the file holds.
+_FIELD_KEYS = (
+    "format_version",
+    "library_version",
+    "kind",
+    "parameters",
+    "fitted",
+    "features",
+    "network",
+    "rule",
+)
+HEADER_KEYS = {
+    "field": _FIELD_KEYS,
+    "model": _FIELD_KEYS,
+    "rule": ("format_version", "library_version", "kind", "rule"),
+}
+
+
 def restored_field(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
-    """The fitted field; `path` is what errors call the file."""
-    version = header.get("format_version")
-    if type(version) is not int or version < 1:
-        _refuse(path, f"its format version is {version!r}")
-    if version > FORMAT_VERSION:
-        _refuse(
-            path, f"a newer qipf wrote it (format {version}, here {FORMAT_VERSION}): update qipf"
-        )
-    keys = (
-        "format_version",
-        "library_version",
-        "kind",
-        "parameters",
-        "fitted",
-        "features",
-        "network",
-    )
-    _require_keys(path, "header", header, keys)
+    """The fitted field with its calibration and rule; `path` is what errors call the file."""
+    if checked_kind(header, path) == "rule":
+        raise QIPFFileError(f"{path} holds an accept rule, not a field.")
     _check_network(path, header)
     field = _unfitted(path, header["parameters"])
     dimension = _check_arrays(path, arrays)
@@ -71,8 +81,39 @@ def restored_field(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
         if not _texts(features) or len(features) != dimension:
             _refuse(path, f"it names {features!r:.80} as the features of {dimension} columns")
         field.feature_names_in_ = np.array(features, dtype=object)
+    if "calibration" in arrays:
+        field.calibration_ = _calibration(path, arrays)
+    if header.get("rule") is not None:
+        field.rule_ = _rule(path, header["rule"])
     field._fields, field._energies = {}, {}
     return field
+
+
+def restored_rule(header: dict[str, Any], arrays: Arrays, path: str) -> AcceptRule:
+    """The accept rule of a file that holds nothing else; `path` is what errors call the file."""
+    if checked_kind(header, path) != "rule" or arrays:
+        _refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
+    return _rule(path, header["rule"])
+
+
+def checked_kind(header: dict[str, Any], path: str) -> str:
+    """What the file holds, once its version and the keys of its header are as they should be."""
+    version = header.get("format_version")
+    if type(version) is not int or version < 1:
+        _refuse(path, f"its format version is {version!r:.80}")
+    if version > FORMAT_VERSION:
+        _refuse(
+            path, f"a newer qipf wrote it (format {version}, here {FORMAT_VERSION}): update qipf"
+        )
+    kind = header.get("kind")
+    if not isinstance(kind, str) or kind not in HEADER_KEYS:
+        _refuse(path, f"its kind is {kind!r:.80}")
+    # rules came with version 2
+    keys = [key for key in HEADER_KEYS[kind] if version > 1 or key != "rule"]
+    _require_keys(path, "header", header, keys)
+    if not isinstance(header["library_version"], str):
+        _refuse(path, f"its library_version is {header['library_version']!r:.80}")
+    return kind
 
 
 def _unfitted(path: str, parameters: Any) -> QIPF:
@@ -90,7 +131,7 @@ def _unfitted(path: str, parameters: Any) -> QIPF:
     device = parameters["device"]
     field = QIPF(**{**parameters, "orders": tuple(orders), "device": "auto"})
     try:
-        field._check_parameters()
+        check_parameters(field)
     except (QIPFError, TypeError, OverflowError) as error:
         raise QIPFFileError(f"{path} cannot be used: {error}") from error
     return field.set_params(device=_usable_device(path, device))
@@ -101,21 +142,23 @@ def _usable_device(path: str, device: Any) -> str:
     if not isinstance(device, str) or len(device) > 40:
         _refuse(path, f"its device is {device!r:.80}")
     try:
-        QIPF(device=device)._named_device()
+        check_device(device)
     except QIPFInputError:
         warnings.warn(
             f"{path} was to be computed on {device!r}, which is not to be had here; device is set "
             "to 'auto'.",
             QIPFWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         return "auto"
     return device
 
 
 def _check_arrays(path: str, arrays: Arrays) -> int:
-    if not {"centers"} <= set(arrays) <= {"centers", "log_weights"}:
+    if not {"centers"} <= set(arrays) <= ARRAYS:
         _refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
+    if "calibration_wrong" in arrays and "calibration" not in arrays:
+        _refuse(path, "it knows errors of held-out predictions, but not their scores")
     centers, log_weights = arrays["centers"], arrays.get("log_weights")
     if centers.ndim != 2 or 0 in centers.shape:
         _refuse(path, f"its centres have shape {centers.shape}")
@@ -152,14 +195,40 @@ def _check_fitted(path: str, fitted: Mapping[str, Any], modes: int) -> None:
         _refuse(path, f"its energies are not {modes} finite numbers")
 
 
+def _calibration(path: str, arrays: Arrays) -> Calibration:
+    """The held-out uncertainties, which are kept sorted, and where the model erred on them."""
+    scores, wrong = arrays["calibration"], arrays.get("calibration_wrong")
+    if scores.dtype != np.float64 or scores.ndim != 1 or not 0 < len(scores) <= MOST_SCORES:
+        _refuse(path, f"its held-out scores are {scores.dtype} of shape {scores.shape}")
+    if not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
+        _refuse(path, "its held-out scores are not finite and rising")
+    if wrong is not None:
+        if wrong.dtype != np.float32 or wrong.shape != scores.shape:
+            _refuse(path, f"its held-out errors are {wrong.dtype} of shape {wrong.shape}")
+        if not np.isin(wrong, (0, 1)).all():
+            _refuse(path, "its held-out errors are not all 0 or 1")
+    return Calibration(scores, wrong)
+
+
+def _rule(path: str, values: Any) -> AcceptRule:
+    names = [field.name for field in fields(AcceptRule)]
+    _require_keys(path, "accept rule", values, names)
+    try:
+        return rule_of(values)
+    except QIPFInputError as error:
+        raise QIPFFileError(f"{path} cannot be used: {error}") from error
+
+
+def rule_of(values: Mapping[str, Any]) -> AcceptRule:
+    """The rule from its fields as a header has them: JSON has no infinity, and null for -inf."""
+    threshold = values["threshold"]
+    return AcceptRule(**{**values, "threshold": -math.inf if threshold is None else threshold})
+
+
 def _check_network(path: str, header: Mapping[str, Any]) -> None:
     network = header["network"]
-    if header["kind"] not in ("field", "model") or (header["kind"] == "model") != (
-        network is not None
-    ):
+    if (header["kind"] == "model") != (network is not None):
         _refuse(path, f"its kind is {header['kind']!r:.80}")
-    if not isinstance(header["library_version"], str):
-        _refuse(path, f"its library_version is {header['library_version']!r:.80}")
     if network is None:
         return
     _require_keys(path, "network", network, ("layer", "pooling", "fingerprint"))

@@ -121,14 +121,30 @@ class TrainingRows:
             fifth = max(self._sample.rows.shape[0] - self.max_centers, fifth)
         return min(HELD_OUT, fifth)
 
-    def condensed(self, without: int, device: torch.device) -> Coreset:
-        """Centres for all rows but the last `without` of the sample; on `device`."""
-        sample = self.sample
-        inside = sample[: sample.shape[0] - without]
+    def condensed(
+        self, without: int, device: torch.device, bandwidth: float | None = None
+    ) -> Coreset:
+        """Centres for all rows but the last `without` of the sample; on `device`.
+
+        Where they stand for more rows than they are, fitted to `bandwidth` if that is known.
+        """
         if self._others is None:
-            centers = inside[: self.max_centers]
+            centers = self._inside(without)[: self.max_centers]
             whole = Coreset(centers, torch.ones(centers.shape[0], dtype=torch.float64))
         else:
             self._others.device = device
-            whole = self._others.result(inside)
-        return Coreset(whole.centers.to(device), whole.weights.to(device), whole.spread)
+            whole = self._others.result(self._inside(without), bandwidth=bandwidth)
+        return whole.on(device)
+
+    def gathered(self, without: int, device: torch.device) -> Coreset:
+        """All that is known of the rows but the last `without` of the sample; on `device`.
+
+        As `condensed` where centres are rows; else the rows that a coreset is made of.
+        """
+        if self._others is None:
+            return self.condensed(without, device)
+        return self._others.gathered(self._inside(without)).on(device)
+
+    def _inside(self, without: int) -> Tensor:
+        sample = self.sample
+        return sample[: sample.shape[0] - without]

@@ -1,15 +1,23 @@
-"""save and load: fitted fields and wrapped models in one file, without pickle.
+"""save and load: fitted fields, wrapped models and accept rules in one file, without pickle.
 
-Format version 1 is a safetensors file (see `qipf.tensor_file`). Arrays: ``centers`` (N, d) and, for
-unequal weights, ``log_weights`` (N,). The JSON header holds ``format_version``,
-``library_version``, ``kind`` (field or model), the field's ``parameters``, what else it ``fitted``,
-the names of its ``features`` if it was fitted with names, and, for a wrapped model, the
-``network``: the layer, the pooling and a fingerprint of the weights, not the network itself.
+Format version 2 is a safetensors file (see `qipf.tensor_file`). The JSON header holds
+``format_version``, ``library_version`` and ``kind``: field, model or rule.
+
+A field has the arrays ``centers`` (N, d) and, for unequal weights, ``log_weights`` (N,); if it was
+calibrated, ``calibration`` (n,), the sorted uncertainties of held-out predictions, and, where their
+errors are known, ``calibration_wrong`` (n,), 0 or 1. Its header adds the ``parameters``, what else
+it ``fitted``, the names of its ``features`` if it was fitted with names, its accept ``rule`` or
+null, and, for a wrapped model, the ``network``: the layer, the pooling and a fingerprint of the
+weights, not the network itself. A rule alone has no arrays, and only ``rule`` in its header.
+
+Version 1 had neither calibrations nor rules; its files are read as before.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from dataclasses import asdict
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -22,14 +30,22 @@ from qipf.durable import checked_output, replaced
 from qipf.errors import QIPFFileError, QIPFInputError, QIPFNotFittedError
 from qipf.estimator import QIPF
 from qipf.model import WrappedModel, wrap
-from qipf.restoring import FITTED, FORMAT_VERSION, restored_field
+from qipf.restoring import (
+    FITTED,
+    FORMAT_VERSION,
+    checked_kind,
+    restored_field,
+    restored_rule,
+)
+from qipf.rule import AcceptRule
 from qipf.tensor_file import Arrays, decoded, encoded, read_file
 
 
-def save(field_or_model: QIPF | WrappedModel, path: Path | str) -> None:
-    """Write a fitted field, or a wrapped model without its network, to one file.
+def save(saved: QIPF | WrappedModel | AcceptRule, path: Path | str) -> None:
+    """Write a fitted field, a wrapped model without its network, or an accept rule to one file.
 
-    The file appears whole or not at all; one that was there before stays until then.
+    A field's calibration and accept rule go with it. The file appears whole or not at all; one
+    that was there before stays until then.
 
     >>> import tempfile
     >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(100, 3)))
@@ -39,26 +55,14 @@ def save(field_or_model: QIPF | WrappedModel, path: Path | str) -> None:
     True
     """
     path = checked_output(Path(path))
-    model = field_or_model if isinstance(field_or_model, WrappedModel) else None
-    field = field_or_model.field if isinstance(field_or_model, WrappedModel) else field_or_model
-    if not isinstance(field, QIPF):
-        raise QIPFInputError(
-            f"Only a QIPF field or a wrapped model can be saved, got {type(field).__name__}."
-        )
-    if not hasattr(field, "offset_"):
-        raise QIPFNotFittedError("There is nothing to save yet: fit the field first.")
-    header = _header(field, None if model is None else _network(model))
-    arrays: Arrays = {"centers": field.centers_}
-    if field.log_weights_ is not None:
-        arrays["log_weights"] = field.log_weights_
-    data = encoded(header, arrays)
-    restored_field(*decoded(data, str(path)), str(path))  # what could not be loaded is not written
+    data = _encoded_rule(saved) if isinstance(saved, AcceptRule) else _encoded_field(saved)
+    _loaded(*decoded(data, str(path)), str(path))  # what could not be loaded is not written
     with replaced(path) as file:
         file.write(data)
 
 
 def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> Any:
-    """The field, or with its network the wrapped model, that `save` wrote.
+    """The field, the accept rule, or with its network the wrapped model, that `save` wrote.
 
     Parameters
     ----------
@@ -67,20 +71,20 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
     check : refuse a network whose weights are not those the field was fitted with.
     """
     header, arrays = read_file(path)
-    field = restored_field(header, arrays, str(path))
-    network = header["network"]
-    if network is None:
+    found = _loaded(header, arrays, str(path))
+    network = header.get("network")
+    if network is None or isinstance(found, AcceptRule):
         if net is not None:
             raise QIPFInputError(
-                f"{path} holds a field alone, without a network's fingerprint. Load it without "
-                "net, and put it around a network with qipf.wrap(net, field=field)."
+                f"{path} holds a {header['kind']} alone, without a network's fingerprint. Load it "
+                "without net; a field is put around a network with qipf.wrap(net, field=field)."
             )
-        return field
+        return found
     if net is None:
         raise QIPFInputError(
             f"{path} holds the field of a wrapped model. Pass its network: qipf.load(path, net)."
         )
-    model = wrap(net, network["layer"], field=field, pooling=network["pooling"])
+    model = wrap(net, network["layer"], field=found, pooling=network["pooling"])
     if check and fingerprint(net) != network["fingerprint"]:
         raise QIPFFileError(
             f"{path} belongs to another network: fitted with weights {network['fingerprint']}, "
@@ -98,14 +102,27 @@ def load_field(path: Path | str) -> QIPF:
 def describe(path: Path | str) -> dict[str, Any]:
     """What is in a file, as plain values; the file is checked as in `load`."""
     header, arrays = read_file(path)
-    restored_field(header, arrays, str(path))
-    centers = arrays["centers"]
+    found = _loaded(header, arrays, str(path))
+    size = Path(path).stat().st_size
+    if isinstance(found, AcceptRule):
+        return {**header, "bytes": size}
+    centers, held_out = arrays["centers"], found.calibration_
+    calibration = None
+    if held_out is not None:
+        calibration = {
+            "count": len(held_out),
+            "errors": None if held_out.wrong is None else int(held_out.wrong.sum()),
+            "median": float(np.median(held_out.scores)),
+            "max": float(held_out.scores[-1]),
+        }
     return {
         **header,
+        "rule": header.get("rule"),
+        "calibration": calibration,
         "centers": {"count": centers.shape[0], "dimension": centers.shape[1]},
         "dtype": str(centers.dtype),
         "weighted": "log_weights" in arrays,
-        "bytes": Path(path).stat().st_size,
+        "bytes": size,
     }
 
 
@@ -125,22 +142,62 @@ def fingerprint(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule:
+    restore = restored_rule if checked_kind(header, path) == "rule" else restored_field
+    return restore(header, arrays, path)
+
+
 # ---------------------------------------------------------------------- writing
 
 
-def _header(field: QIPF, network: dict[str, Any] | None) -> dict[str, Any]:
-    from qipf import __version__  # qipf itself imports this module
+def _encoded_rule(rule: AcceptRule) -> bytes:
+    return encoded({**_origin("rule"), "rule": _rule(rule)}, {})
 
+
+def _encoded_field(saved: Any) -> bytes:
+    model = saved if isinstance(saved, WrappedModel) else None
+    field = saved if model is None else model.field
+    if not isinstance(field, QIPF):
+        raise QIPFInputError(
+            "Only a QIPF field, a wrapped model or an accept rule can be saved, got "
+            f"{type(field).__name__}."
+        )
+    if not hasattr(field, "offset_"):
+        raise QIPFNotFittedError("There is nothing to save yet: fit the field first.")
     names = getattr(field, "feature_names_in_", None)
-    return {
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
-        "kind": "field" if network is None else "model",
+    header = {
+        **_origin("field" if model is None else "model"),
         "parameters": _parameters(field),
         "fitted": {name: _plain(getattr(field, f"{name}_")) for name in FITTED},
         "features": None if names is None else [str(name) for name in names],
-        "network": network,
+        "network": None if model is None else _network(model),
+        "rule": None if field.rule_ is None else _rule(field.rule_),
     }
+    return encoded(header, _arrays(field))
+
+
+def _origin(kind: str) -> dict[str, Any]:
+    from qipf import __version__  # qipf itself imports this module
+
+    return {"format_version": FORMAT_VERSION, "library_version": __version__, "kind": kind}
+
+
+def _arrays(field: QIPF) -> Arrays:
+    arrays: Arrays = {"centers": field.centers_}
+    if field.log_weights_ is not None:
+        arrays["log_weights"] = field.log_weights_
+    held_out = field.calibration_
+    if held_out is not None:
+        arrays["calibration"] = held_out.scores
+        if held_out.wrong is not None:
+            arrays["calibration_wrong"] = held_out.wrong.astype(np.float32)
+    return arrays
+
+
+def _rule(rule: AcceptRule) -> dict[str, Any]:
+    values = asdict(rule)
+    # JSON has no infinity: the threshold of a rule that abstains from everything is null
+    return values | ({"threshold": None} if math.isinf(rule.threshold) else {})
 
 
 def _parameters(field: QIPF) -> dict[str, Any]:

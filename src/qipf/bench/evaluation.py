@@ -20,28 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from qipf.errors import QIPFInputError, unknown_name
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """Right and wrong predictions by distinct uncertainty, least uncertain first."""
-
-    values: NDArray[np.float64]  # (G,) rising
-    right: NDArray[np.int64]  # (G,)
-    wrong: NDArray[np.int64]  # (G,)
-
-    @property
-    def one_sided(self) -> bool:
-        """Whether there is nothing to tell apart."""
-        return not self.right.any() or not self.wrong.any()
-
+from qipf.ranking import Ranking, ranked
 
 #: Which way each metric of `evaluate` is better, by name and in its order.
 HIGHER_IS_BETTER: dict[str, bool] = {
@@ -70,7 +55,7 @@ def roc_auc(
     >>> roc_auc([0.1, 0.2, 0.2, 0.9], [False, False, True, True])
     0.875
     """
-    return _roc_auc(_rank(uncertainty, wrong))
+    return _roc_auc(ranked(uncertainty, wrong))
 
 
 def pr_auc(
@@ -85,7 +70,7 @@ def pr_auc(
     >>> round(pr_auc([0.1, 0.2, 0.3, 0.9], [False, True, False, True]), 4)
     0.8333
     """
-    return _pr_auc(_rank(uncertainty, wrong))
+    return _pr_auc(ranked(uncertainty, wrong))
 
 
 def point_biserial(
@@ -97,7 +82,7 @@ def point_biserial(
     >>> round(point_biserial([0.0, 1.0, 2.0, 3.0], [False, False, True, True]), 4)
     0.8944
     """
-    return _point_biserial(_rank(uncertainty, wrong))
+    return _point_biserial(ranked(uncertainty, wrong))
 
 
 def aurc(
@@ -112,7 +97,7 @@ def aurc(
     >>> round(aurc([0.1, 0.5, 0.5, 0.9], [False, False, True, True]), 4)
     0.2708
     """
-    return _aurc(_rank(uncertainty, wrong))
+    return _aurc(ranked(uncertainty, wrong))
 
 
 def fpr95(
@@ -126,7 +111,7 @@ def fpr95(
     >>> fpr95([0.1, 0.2, 0.3, 0.9], [False, True, False, True])
     0.5
     """
-    return _fpr95(_rank(uncertainty, wrong))
+    return _fpr95(ranked(uncertainty, wrong))
 
 
 def evaluate(
@@ -139,7 +124,7 @@ def evaluate(
     >>> scores["accuracy"], scores["roc_auc"], scores["fpr95"]
     (0.75, 1.0, 0.0)
     """
-    ranking = _rank(uncertainty, wrong)
+    ranking = ranked(uncertainty, wrong)
     accuracy = int(ranking.right.sum()) / int(ranking.right.sum() + ranking.wrong.sum())
     return {"accuracy": accuracy} | {name: of(ranking) for name, of in _FORMULAS.items()}
 
@@ -166,7 +151,7 @@ def bootstrap(
         raise QIPFInputError(f"draws must be at least 1; got {draws}.")
     if not 0 < confidence < 1:
         raise QIPFInputError(f"confidence must lie between 0 and 1; got {confidence}. Try 0.95.")
-    ranking = _rank(uncertainty, wrong)
+    ranking = ranked(uncertainty, wrong)
     formula = _FORMULAS[metric]
     estimate = formula(ranking)
     if math.isnan(estimate):
@@ -181,7 +166,7 @@ def bootstrap(
     return Interval(estimate, float(low), float(high))
 
 
-def _resampled(ranking: _Ranking, draws: int, rng: np.random.Generator) -> Iterator[_Ranking]:
+def _resampled(ranking: Ranking, draws: int, rng: np.random.Generator) -> Iterator[Ranking]:
     """As many predictions, drawn with replacement; counting them needs no second sorting."""
     counts = np.concatenate([ranking.right, ranking.wrong])
     cell_of = np.repeat(np.arange(len(counts)), counts)  # (n,)
@@ -189,10 +174,10 @@ def _resampled(ranking: _Ranking, draws: int, rng: np.random.Generator) -> Itera
         drawn = cell_of[rng.integers(len(cell_of), size=len(cell_of))]
         right, wrong = np.bincount(drawn, minlength=len(counts)).reshape(2, -1)
         present = right + wrong > 0
-        yield _Ranking(ranking.values[present], right[present], wrong[present])
+        yield Ranking(ranking.values[present], right[present], wrong[present])
 
 
-def _roc_auc(ranking: _Ranking) -> float:
+def _roc_auc(ranking: Ranking) -> float:
     if ranking.one_sided:
         return math.nan
     # twice the pairs in the right order, in whole numbers: no rounding before the division
@@ -201,14 +186,14 @@ def _roc_auc(ranking: _Ranking) -> float:
     return int(ranking.wrong @ below_or_half) / (2 * pairs)
 
 
-def _pr_auc(ranking: _Ranking) -> float:
+def _pr_auc(ranking: Ranking) -> float:
     wrong, right = ranking.wrong[::-1], ranking.right[::-1]  # most uncertain first
     found = wrong.cumsum()
     precision = found / (found + right.cumsum())
     return float(wrong @ precision / max(1, found[-1]))
 
 
-def _point_biserial(ranking: _Ranking) -> float:
+def _point_biserial(ranking: Ranking) -> float:
     if ranking.one_sided:
         return math.nan
     if len(ranking.values) == 1:
@@ -225,14 +210,14 @@ def _point_biserial(ranking: _Ranking) -> float:
     return float(np.clip(covariance / deviation, -1, 1))
 
 
-def _aurc(ranking: _Ranking) -> float:
+def _aurc(ranking: Ranking) -> float:
     size = ranking.right + ranking.wrong
     # among tied predictions each is wrong with the same chance, so expected errors grow evenly
     errors = np.repeat(ranking.wrong / size, size).cumsum()
     return float((errors / np.arange(1, len(errors) + 1)).mean())
 
 
-def _fpr95(ranking: _Ranking) -> float:
+def _fpr95(ranking: Ranking) -> float:
     if ranking.one_sided:
         return math.nan
     found = ranking.wrong[::-1].cumsum()
@@ -241,47 +226,10 @@ def _fpr95(ranking: _Ranking) -> float:
     return int(flagged[enough]) / int(flagged[-1])
 
 
-_FORMULAS: dict[str, Callable[[_Ranking], float]] = {
+_FORMULAS: dict[str, Callable[[Ranking], float]] = {
     "roc_auc": _roc_auc,
     "pr_auc": _pr_auc,
     "point_biserial": _point_biserial,
     "aurc": _aurc,
     "fpr95": _fpr95,
 }
-
-
-def _rank(uncertainty: ArrayLike, wrong: ArrayLike) -> _Ranking:
-    scores, errors = _checked(uncertainty, wrong)
-    order = scores.argsort()
-    scores, errors = scores[order], errors[order]
-    starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-    size = np.diff(starts, append=len(scores))
-    wrong_g = np.add.reduceat(errors, starts)
-    return _Ranking(scores[starts], size - wrong_g, wrong_g)
-
-
-def _checked(
-    uncertainty: ArrayLike, wrong: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    scores, errors = np.asarray(uncertainty, dtype=np.float64), np.asarray(wrong)
-    if scores.ndim != 1 or not len(scores):
-        raise QIPFInputError(
-            f"uncertainty must be one number for each prediction, shape (n,) with n at least 1; "
-            f"got shape {scores.shape}."
-        )
-    if errors.shape != scores.shape:
-        raise QIPFInputError(
-            f"wrong must have the shape of uncertainty, {scores.shape}; got {errors.shape}."
-        )
-    if not np.isin(errors, (0, 1)).all():
-        raise QIPFInputError(
-            "wrong must hold booleans, true where the prediction is wrong; got "
-            f"{np.unique(errors)[:5].tolist()}. Compare first: predictions != labels."
-        )
-    unusable = np.flatnonzero(~np.isfinite(scores))
-    if len(unusable):
-        raise QIPFInputError(
-            f"uncertainty has {len(unusable)} values that are not finite (first: row "
-            f"{unusable[0]}, {scores[unusable[0]]}). Drop these predictions, or rank them yourself."
-        )
-    return scores, errors.astype(np.int64)

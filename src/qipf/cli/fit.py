@@ -9,9 +9,6 @@ import typer
 
 from qipf.cli.options import Columns, Json, Labels, answer
 from qipf.errors import QIPFInputError
-from qipf.estimator import QIPF
-
-_DEFAULTS = QIPF().get_params()
 
 
 def fit(
@@ -26,31 +23,32 @@ def fit(
     ),
     labels: Labels = None,
     columns: Columns = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Held-out logits, with labels if there are any, laid out as the training file: "
+            "what qipf monitor compares a stream with."
+        ),
+    ] = None,
     bandwidth: Annotated[
         str, typer.Option(help="cv, silverman, or the kernel's width itself.")
-    ] = str(_DEFAULTS["bandwidth"]),
-    max_centers: Annotated[int, typer.Option(help="Centres of the field, at most.")] = _DEFAULTS[
-        "max_centers"
-    ],
+    ] = "cv",
+    max_centers: Annotated[int, typer.Option(help="Centres of the field, at most.")] = 6000,
     reduction: Annotated[
         str, typer.Option(help="How more rows than that are reduced: coreset or random.")
-    ] = _DEFAULTS["reduction"],
+    ] = "random",
     orders: Annotated[
         str, typer.Option(help="Orders of the modes whose mean is the uncertainty.")
-    ] = ",".join(map(str, _DEFAULTS["orders"])),
+    ] = "1,2,3,4",
     softening: Annotated[
         float, typer.Option(help="Rounds off the modes' poles; 0 is exact.")
-    ] = _DEFAULTS["softening"],
+    ] = 0.0,
     contamination: Annotated[
         float, typer.Option(help="Share of the training rows to be called outliers.")
-    ] = _DEFAULTS["contamination"],
-    engine: Annotated[str, typer.Option(help="auto, attention, reference or triton.")] = _DEFAULTS[
-        "engine"
-    ],
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = str(_DEFAULTS["device"]),
-    seed: Annotated[int, typer.Option(help="What is drawn at random follows from it.")] = (
-        _DEFAULTS["random_state"]
-    ),
+    ] = 0.1,
+    engine: Annotated[str, typer.Option(help="auto, attention, reference or triton.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    seed: Annotated[int, typer.Option(help="What is drawn at random follows from it.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit a field to a model's training logits and save it.
@@ -63,14 +61,17 @@ def fit(
     Example: `qipf fit train.csv --columns 'logit_*' --labels class -o field.qipf`
 
     Example: `qipf fit logits.npy --labels labels.npy --bandwidth silverman`
+
+    Example: `qipf fit train.npz --calibrate held_out.npz -o field.qipf`
     """
     from qipf.durable import checked_output
+    from qipf.estimator import QIPF
     from qipf.progress import progress_bar
     from qipf.storage import save
-    from qipf.tables import open_table
+    from qipf.tables import open_table, read_table
     from qipf.tables.columns import AUTO
 
-    checked_output(output, inputs=[train])
+    checked_output(output, inputs=[train, *([] if calibrate is None else [calibrate])])
     field = QIPF(
         orders=_orders(orders),
         bandwidth=_bandwidth(bandwidth),
@@ -82,11 +83,19 @@ def fit(
         device=device,
         random_state=seed,
     )
-    table = open_table(train, columns, AUTO if labels is None else labels)
+    truth = AUTO if labels is None else labels
+    table = open_table(train, columns, truth)
+    held_out = None
+    if calibrate is not None:
+        # labels in a file of their own are those of the training rows
+        held_out = read_table(calibrate, columns, AUTO if truth.endswith(".npy") else truth)
     with progress_bar("reading", table.rows, unit="row") as bar:
         for block in table.blocks():
             field.partial_fit(block.logits, block.labels)
             bar.update(len(block.logits))
+    if held_out is not None:
+        # as exact as the field, and as the lines that qipf monitor reads
+        field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
     save(field, output)
     told = {
         "output": output,
@@ -97,12 +106,16 @@ def fit(
         "bandwidth": field.bandwidth_,
         "bandwidth_criterion": field.bandwidth_criterion_,
     }
+    calibrated = ""
+    if held_out is not None:
+        told |= {"calibrated_on": len(held_out.logits)}
+        calibrated = f", calibrated on {len(held_out.logits):,} rows"
     answer(
         as_json,
         told,
         f"wrote {output}: {told['centers']:,} centres for {told['rows']:,} rows of "
         f"{told['dimension']} logits, bandwidth {told['bandwidth']:.4g} "
-        f"({told['bandwidth_criterion']})",
+        f"({told['bandwidth_criterion']}){calibrated}",
     )
 
 

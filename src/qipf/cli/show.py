@@ -11,7 +11,9 @@ from qipf.cli.options import Json, answer
 
 
 def show(
-    path: Annotated[Path, typer.Argument(help="A field or wrapped model saved by qipf.")],
+    path: Annotated[
+        Path, typer.Argument(help="A field, wrapped model or accept rule saved by qipf.")
+    ],
     as_json: Json = False,
 ) -> None:
     """Tell what is inside a saved field, after checking that it is sound.
@@ -27,12 +29,34 @@ def show(
 
 
 def _lines(told: dict[str, Any]) -> list[str]:
+    facts = _rule_facts(told) if told["kind"] == "rule" else _field_facts(told)
+    return [f"  {name:<14}{value}" for name, value in facts.items()]
+
+
+def _rule_facts(told: dict[str, Any]) -> dict[str, str]:
+    return {"kind": "accept rule", "written by": _writer(told), **_promise(told["rule"])}
+
+
+def _promise(rule: dict[str, Any]) -> dict[str, str]:
+    """The rule in the words that `print(rule)` has for it."""
+    from qipf.restoring import rule_of
+
+    action, *rest = str(rule_of(rule)).splitlines()
+    return {"rule": "\n".join([action, *(f"{'':16}{line}" for line in rest)])}
+
+
+def _writer(told: dict[str, Any]) -> str:
+    return (
+        f"qipf {told['library_version']}, format {told['format_version']}, {told['bytes']:,} bytes"
+    )
+
+
+def _field_facts(told: dict[str, Any]) -> dict[str, str]:
     fitted, centers, network = told["fitted"], told["centers"], told["network"]
     weighted = "weighted " if told["weighted"] else ""
     facts = {
         "kind": "field of a wrapped model" if network else "field",
-        "written by": f"qipf {told['library_version']}, format {told['format_version']}, "
-        f"{told['bytes']:,} bytes",
+        "written by": _writer(told),
         "fitted on": f"{fitted['n_samples_seen']:,} rows of {centers['dimension']} numbers",
         "centres": f"{centers['count']:,} {weighted}({told['dtype']})",
         "bandwidth": f"{fitted['bandwidth']:.6g}, {fitted['bandwidth_factor']:.4g} × Silverman's "
@@ -46,4 +70,13 @@ def _lines(told: dict[str, Any]) -> list[str]:
     if network:
         facts["layer"] = f"{network['layer'] or 'logits'}, pooling {network['pooling']}"
         facts["network"] = f"weights {network['fingerprint']}"
-    return [f"  {name:<14}{value}" for name, value in facts.items()]
+    if told["calibration"]:
+        held_out = told["calibration"]
+        errors = "errors unknown" if held_out["errors"] is None else f"{held_out['errors']:,} wrong"
+        facts["calibration"] = (
+            f"{held_out['count']:,} held-out predictions, {errors}; uncertainty up to "
+            f"{held_out['max']:.6g}, half of them up to {held_out['median']:.6g}"
+        )
+    if told["rule"]:
+        facts |= _promise(told["rule"])
+    return facts

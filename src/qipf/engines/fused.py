@@ -6,7 +6,7 @@ With :math:`q = (x-\bar c)/\sigma` and :math:`k_i = (c_i-\bar c)/\sigma` the sco
 :math:`(k_i, \|k_i\|^2)` then yields every moment:
 
 .. math:: m_1/\sigma = \mathbb{E}k - q, \qquad
-          m_2/\sigma^2 = \mathbb{E}\|k\|^2 - 2q\cdot\mathbb{E}k + \|q\|^2 .
+          m_2/\sigma^2 = \|m_1\|^2/\sigma^2 + \mathbb{E}\|k\|^2 - \|\mathbb{E}k\|^2 .
 
 Expanding the square loses digits: about :math:`\epsilon(\|q\|+\|k\|)^2` of each result. Rows whose
 loss could matter (queries far from everything, kernels far narrower than the data) are found after
@@ -16,6 +16,7 @@ which takes differences before squares. Float64 input is computed in float64 fro
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -43,6 +44,20 @@ class Averages(NamedTuple):
     logsumexp: Tensor  # (Q,)
     mean: Tensor  # (Q, d)   E k
     mean_square: Tensor  # (Q,)  E |k|²
+
+
+def averaged_moments(
+    q_i: Tensor,  # (Q, d) centred, in bandwidths
+    averages: Averages,
+    bandwidth: float,
+) -> Moments:
+    """Moments from the softmax averages over all centres, in the precision of `q_i`."""
+    mean = averages.mean
+    m1_i = mean - q_i
+    m1_squared = torch.linalg.vecdot(m1_i, m1_i, dim=1)
+    variance = averages.mean_square - torch.linalg.vecdot(mean, mean, dim=1)
+    log_density = averages.logsumexp - torch.linalg.vecdot(q_i, q_i, dim=1) / 2
+    return in_data_units(log_density, m1_squared, m1_squared + variance, bandwidth, q_i.shape[1])
 
 
 class FusedEngine(ABC):
@@ -99,8 +114,10 @@ class FusedEngine(ABC):
         return joined(parts, queries)
 
     def _block(self, queries: Tensor, dtype: torch.dtype) -> Moments:
-        q_i = ((queries.double() - self.origin) / self.bandwidth).clamp_(-FARTHEST, FARTHEST)
+        q_i = self._scaled(queries)
         moments = self._moments(q_i, dtype)
+        if self._harmless(q_i, moments, dtype):
+            return moments
         doubtful = self._doubtful(q_i, moments, dtype)
         if doubtful.any():
             if dtype == torch.float32 and self.supports(torch.float64):
@@ -111,28 +128,27 @@ class FusedEngine(ABC):
                 whole[doubtful] = part
         return moments
 
-    def _moments(self, q_i: Tensor, dtype: torch.dtype) -> Moments:
-        narrow = q_i.to(dtype)
-        lse, mean, mean_square = self._averages(narrow, dtype)
-        squared = torch.linalg.vecdot(q_i, q_i)
-        m1_i = mean - q_i
-        m2 = mean_square - 2 * torch.linalg.vecdot(q_i, mean) + squared
-        m1_squared = torch.linalg.vecdot(m1_i, m1_i)
-        return in_data_units(lse - squared / 2, m1_squared, m2, self.bandwidth, q_i.shape[1])
+    def _scaled(self, points: Tensor) -> Tensor:
+        """Points (n, d) in bandwidths from the origin, in float64 as the origin is."""
+        return (points - self.origin).div_(self.bandwidth).clamp_(-FARTHEST, FARTHEST)
 
-    def _averages(self, q_i: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    def _moments(self, q_i: Tensor, dtype: torch.dtype) -> Moments:
+        return averaged_moments(q_i, self._averages(q_i.to(dtype), dtype), self.bandwidth)
+
+    def _averages(self, q_i: Tensor, dtype: torch.dtype) -> Averages:
         """Averages over all centres, block by block, joined as an online softmax does."""
-        total: tuple[Tensor, Tensor, Tensor] | None = None
+        total: Averages | None = None
         for packed in self._packed(dtype):
             part = self.average(q_i, packed)
+            del packed  # before the next block is made
             lse, mean, square = (value.double() for value in part)
             if total is None:
-                total = lse, mean, square
+                total = Averages(lse, mean, square)
                 continue
-            joint = torch.logaddexp(total[0], lse)
-            old, new = torch.exp(total[0] - joint), torch.exp(lse - joint)
-            mean = total[1] * old[:, None] + mean * new[:, None]
-            total = joint, mean, total[2] * old + square * new
+            joint = torch.logaddexp(total.logsumexp, lse)
+            old, new = torch.exp(total.logsumexp - joint), torch.exp(lse - joint)
+            mean = total.mean * old[:, None] + mean * new[:, None]
+            total = Averages(joint, mean, total.mean_square * old + square * new)
         assert total is not None  # checked_field leaves at least one centre
         return total
 
@@ -141,17 +157,23 @@ class FusedEngine(ABC):
         if dtype in self._keys:
             return self._keys[dtype]
         count, dimension = self.centers.shape
-        rows = max(1, CENTER_BYTES // (8 * (dimension + 2)))
+        rows = max(1, CENTER_BYTES // (8 * max(dimension + 2, 16)))
         if count > rows:
             return (self._pack_rows(part, dtype) for part in blocks(count, rows))
         self._keys[dtype] = (self._pack_rows(slice(None), dtype),)
         return self._keys[dtype]
 
     def _pack_rows(self, rows: slice, dtype: torch.dtype) -> Any:
-        k_j = (self.centers[rows].double() - self.origin) / self.bandwidth
-        k_j = k_j.clamp_(-FARTHEST, FARTHEST)
+        k_j = self._scaled(self.centers[rows])
         bias = self.log_weights[rows] - torch.linalg.vecdot(k_j, k_j) / 2
         return self.pack(k_j.to(dtype), bias.to(dtype))
+
+    def _harmless(self, q_i: Tensor, moments: Moments, dtype: torch.dtype) -> bool:
+        """Whether no row lies far enough out to be looked at by itself."""
+        farthest = float(torch.linalg.vector_norm(q_i, dim=1).max())
+        reach = farthest + self._farthest_center()
+        loss = torch.finfo(dtype).eps * reach * reach
+        return loss <= TOLERANCE and math.isfinite(float(moments.m2.sum()))
 
     def _doubtful(self, q_i: Tensor, moments: Moments, dtype: torch.dtype) -> Tensor:
         """Rows where computing in `dtype` may have lost more than the tolerance."""

@@ -1,0 +1,206 @@
+"""How fast a stream is watched, in how much memory, and how soon turned digits are noticed.
+
+    python benchmarks/monitor.py                                   # a few minutes on two cores
+    python benchmarks/monitor.py --predictions 20000 --repeats 5   # to see that it works
+
+Speed: predictions of ten logits through a field of 6,000 centres, by `ShiftMonitor.update_logits`
+in windows of 1,000 and by `qipf monitor` from a file and from a pipe, its start and the saving of
+its state included. Every measurement is a process of its own, so that its peak memory is its own,
+and is made for a tenth of the stream too, to see whether memory grows. Writes results/monitor.csv.
+
+Delay: scikit-learn's digits; a network trained on the training images, a field calibrated on 200
+test images, then 150 more as they are, then the other 249 turned by 30 or 60 degrees, each image
+once, in a new order each time. Writes results/monitor-delay.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import qipf
+from qipf.progress import progress
+
+CENTERS, HELD_OUT, DIMENSION, WINDOW = 6_000, 5_000, 10, 1_000
+CALIBRATED, CLEAN, ANGLES = 200, 150, (0, 30, 60)
+
+
+def logits(count: int, seed: int) -> np.ndarray:
+    """Ten clusters with a spread of about seven, as a trained classifier's logits lie."""
+    means = torch.randn(10, DIMENSION, generator=torch.Generator().manual_seed(99))
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(10, (count,), generator=generator)
+    noise = torch.randn(count, DIMENSION, generator=generator)
+    return (5.6 * means[chosen] + 4.2 * noise).numpy()
+
+
+def write_lines(path: Path, count: int) -> None:
+    """A stream as text, written piece by piece."""
+    with open(path, "w") as file:
+        for start in range(0, count, 10_000):
+            rows = logits(min(10_000, count - start), seed=1 + start).tolist()
+            if path.suffix == ".csv":
+                file.writelines(",".join(f"{x:.6g}" for x in row) + "\n" for row in rows)
+            else:
+                file.writelines(json.dumps([round(x, 5) for x in row]) + "\n" for row in rows)
+
+
+def through_library(folder: Path, count: int) -> None:
+    """In this process, which does nothing else."""
+    monitor = qipf.ShiftMonitor(qipf.load(folder / "field.qipf"), window=WINDOW)
+    pieces = [logits(WINDOW, seed) for seed in range(2, 12)]
+    started = time.perf_counter()
+    for k in range(count // WINDOW):
+        monitor.update_logits(pieces[k % 10])
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"seconds": seconds, "peak_kib": peak, "seen": monitor.seen}))
+
+
+def measured(folder: Path, way: str, count: int) -> dict[str, object]:
+    """Seconds and peak memory of one way, in a process of its own."""
+    command = [sys.executable, __file__, "--only-library", str(folder)]
+    command += ["--predictions", str(count)]
+    source = None
+    if way != "library":
+        kind, form = way.split(" ")
+        lines = folder / f"{count}.{form}"
+        if not lines.exists():
+            write_lines(lines, count)
+        state = folder / f"{count}-{kind}-{form}.state"
+        command = [sys.executable, "-c", "from qipf.cli import main; main()", "monitor"]
+        command += [str(folder / "field.qipf"), "--json", "--state", str(state)]
+        command += [str(lines)] if kind == "file" else []
+        source = None if kind == "file" else lines
+    started = time.perf_counter()
+    feed = None if source is None else subprocess.Popen(["cat", source], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, stdin=None if feed is None else feed.stdout, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    last = [*process.stdout][-1]
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - started
+    told = json.loads(last)
+    if process.returncode or told["seen"] != count:
+        raise RuntimeError(f"{way}: exit code {process.returncode}, {told['seen']} of {count} seen")
+    if feed is not None:
+        feed.wait()
+    seconds = told.get("seconds", seconds)
+    return {
+        "way": way,
+        "predictions": count,
+        "seconds": round(seconds, 2),
+        "predictions_per_second": round(count / seconds),
+        "peak_mib": round(usage.ru_maxrss / 1024),
+        "threads": torch.get_num_threads(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
+    }
+
+
+def speed(count: int) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        field = qipf.QIPF(bandwidth="silverman").fit(logits(CENTERS, seed=0))
+        field.calibrate(logits(HELD_OUT, seed=-1))
+        qipf.save(field, folder / "field.qipf")
+        ways = ("library", "file csv", "pipe csv", "file jsonl")
+        rows = [(way, size) for way in ways for size in (count // 10, count)]
+        return [measured(folder, way, size) for way, size in progress(rows, "watching")]
+
+
+def turned_digits(seed: int) -> tuple[qipf.QIPF, dict[int, Tensor]]:
+    """A field over a trained network, and the network's test logits by angle."""
+    from qipf.bench import datasets
+    from qipf.bench.corruptions import corrupt
+    from qipf.bench.networks import build
+    from qipf.bench.training import train
+
+    digits = datasets.load("digits")
+    network, recipe = build("mlp", channels=1, classes=10, size=8, seed=seed)
+    train(network, digits.train_images, digits.train_labels, recipe, seed=seed)
+    images = digits.test_images / 255
+    with torch.no_grad():
+        field = qipf.QIPF().fit(network.eval()(digits.train_images / 255), digits.train_labels)
+        return field, {
+            angle: network(images if angle == 0 else corrupt(images, "rotation", angle))
+            for angle in ANGLES
+        }
+
+
+def delay(repeats: int) -> list[dict[str, object]]:
+    field, by_angle = turned_digits(seed=0)
+    rows: list[dict[str, object]] = []
+    for angle in ANGLES:
+        late, since, early, missed = [], [], 0, 0
+        for seed in range(repeats):
+            order = torch.randperm(len(by_angle[0]), generator=torch.Generator().manual_seed(seed))
+            held_out, clean, rest = order.split(
+                [CALIBRATED, CLEAN, len(order) - CALIBRATED - CLEAN]
+            )
+            field.calibrate(by_angle[0][held_out])
+            monitor = qipf.ShiftMonitor(field, random_state=seed)
+            monitor.update_logits(by_angle[0][clean])
+            verdict = monitor.update_logits(by_angle[angle][rest])
+            at = verdict.alarm_at
+            early += at is not None and at <= CLEAN
+            missed += at is None
+            if at is not None and verdict.since is not None and at > CLEAN:
+                late.append(at - CLEAN)
+                since.append(verdict.since - CLEAN)
+        quantiles = np.quantile(late, [0.1, 0.5, 0.9]).tolist() if late else [None] * 3
+        rows.append(
+            {
+                "angle": angle,
+                "repeats": repeats,
+                "alpha": monitor.alpha,
+                "alarms_before_the_turn": early,
+                "no_alarm": missed,
+                "delay_10%": quantiles[0],
+                "delay_median": quantiles[1],
+                "delay_90%": quantiles[2],
+                "since_median": np.median(since) if since else None,
+            }
+        )
+    return rows
+
+
+def write(path: Path, rows: list[dict[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    print(path.read_text(), end="")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--predictions", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=200, help="orders of the digits")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
+    parser.add_argument("--only-library", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only_library:
+        through_library(options.only_library, options.predictions)
+        return
+    write(options.out / "monitor-delay.csv", delay(options.repeats))
+    write(options.out / "monitor.csv", speed(options.predictions))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Predictions in the order of their uncertainty, ties together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qipf.errors import QIPFInputError
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Right and wrong predictions by distinct uncertainty, least uncertain first."""
+
+    values: NDArray[np.float64]  # (G,) rising
+    right: NDArray[np.int64]  # (G,)
+    wrong: NDArray[np.int64]  # (G,)
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether there is nothing to tell apart."""
+        return not self.right.any() or not self.wrong.any()
+
+
+def ranked(
+    uncertainty: Any,  # (n,)
+    wrong: Any,  # (n,)
+) -> Ranking:
+    """The distinct uncertainties, and how many right and wrong predictions share each.
+
+    >>> ranked([0.2, 0.1, 0.2], [True, False, False]).right.tolist()
+    [1, 1]
+    """
+    scores, errors = checked_outcomes(uncertainty, wrong)
+    order = scores.argsort()
+    scores, errors = scores[order], errors[order]
+    starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
+    size = np.diff(starts, append=len(scores))
+    wrong_g = np.add.reduceat(errors, starts)
+    return Ranking(scores[starts], size - wrong_g, wrong_g)
+
+
+def checked_outcomes(
+    uncertainty: Any,  # (n,)
+    wrong: Any,  # (n,)
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Finite uncertainties, and 1 where the prediction is wrong, else 0."""
+    scores, errors = _array(uncertainty, "uncertainty"), _array(wrong, "wrong")
+    if scores.ndim != 1 or not len(scores):
+        raise QIPFInputError(
+            f"uncertainty must be one number for each prediction, shape (n,) with n at least 1; "
+            f"got shape {scores.shape}."
+        )
+    if errors.shape != scores.shape:
+        raise QIPFInputError(
+            f"wrong must have the shape of uncertainty, {scores.shape}; got {errors.shape}."
+        )
+    if errors.dtype.kind not in "biuf" or not np.isin(errors, (0, 1)).all():
+        raise QIPFInputError(
+            "wrong must hold booleans, true where the prediction is wrong; got "
+            f"{np.unique(errors.astype(str) if errors.dtype == object else errors)[:5].tolist()}. "
+            "Compare first: predictions != labels."
+        )
+    if scores.dtype.kind not in "biuf":
+        raise QIPFInputError(f"uncertainty must hold real numbers, got {scores.dtype}.")
+    scores = scores.astype(np.float64)
+    unusable = np.flatnonzero(~np.isfinite(scores))
+    if len(unusable):
+        raise QIPFInputError(
+            f"uncertainty has {len(unusable)} values that are not finite (first: row "
+            f"{unusable[0]}, {scores[unusable[0]]}). Drop these predictions, or rank them yourself."
+        )
+    return scores, errors.astype(np.int64)
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (
+            values.float() if values.is_floating_point() and values.itemsize < 4 else values
+        ).numpy()
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise QIPFInputError(f"{name} is not an array of numbers: {error}.") from error

@@ -1,0 +1,321 @@
+r"""Fitting clouds to the field they stand for, at the width at which it will be used.
+
+Cells keep the mean and the total variance of their rows; what a query sees of a cell also depends
+on its shape. At places :math:`x_i` made from the rows themselves, the field of all rows gives
+:math:`\log\rho` and the curvature :math:`K`, from which every mode follows. Centres, weights and
+spread are then moved until the few clouds give the same, in the sense of
+
+.. math:: \frac{1}{n}\sum_i \big[F_K'(K_i)\,(\hat K_i - K_i)\big]^2
+          + \big[F_L'(L_i)\,(\hat L_i - L_i)\big]^2, \qquad L = \log\rho,
+
+:math:`F` the distribution of the true values over the places: each term is the share of places
+that a wrong value overtakes, so what is kept is the order of predictions.
+
+Where a narrow kernel sees hardly more than single rows, clouds can be fitted to the places and yet
+serve other queries worse. The fit is therefore judged at rows seen as if they were new, by the
+field of all others, and what does not gain there is not taken.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.clouds import Coreset, field_of
+from qipf.engines import Moments
+from qipf.potential import curvature
+from qipf.progress import progress_bar
+
+#: Places to agree at: so many for each cloud, as long as they make no more pairs of a place and a
+#: cloud than that, and never fewer than the last.
+PLACES_PER_CLOUD, PAIRS, FEWEST_PLACES = 64, 3 * 2**24, 2**12
+
+#: Steps of L-BFGS. Agreement at other places hardly grows any more after that.
+STEPS = 25
+
+#: Rows at which the fit is judged, at most.
+JUDGES = 2**11
+
+#: Where a row is alone, the rest of the field has no digits left: so much of it counts as its own.
+LARGEST_SHARE = 0.999
+
+#: Places are computed in so many blocks, each by one thread.
+BLOCKS = 8
+
+#: If some row is farther than this many bandwidths from the mean, float64 is needed; if farther
+#: than the second, squares lose too many digits even so, and nothing is fitted.
+REACH, FARTHEST = 100.0, 1e5
+
+
+def refined(
+    small: Coreset,
+    whole: Coreset,
+    bandwidth: float,
+    random: np.random.RandomState,
+    device: torch.device,
+) -> Coreset:
+    """`small` fitted to the field of `whole` at this bandwidth; tensors in, tensors out.
+
+    The total weight stays. The field of `whole` is evaluated on `device`, the fit runs on the CPU.
+
+    >>> rows = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    >>> whole = Coreset(rows, torch.ones(400).double())
+    >>> small = Coreset(rows[:20], torch.full((20,), 20.0).double(), spread=0.3)
+    >>> found = refined(small, whole, 0.8, np.random.RandomState(0), rows.device)
+    >>> fields = [field_of("auto", c.centers, 0.8, c.log_weights, c.spread)(rows).log_density
+    ...           for c in (whole, small, found)]
+    >>> before, after = ((field - fields[0]).square().mean() for field in fields[1:])
+    >>> bool(after < before / 5)
+    True
+    """
+    if small.spread == 0.0:  # the rows themselves
+        return small
+    masses = whole.weights.cpu()
+    shares = masses / masses.sum()
+    unit = float(whole.centers.abs().max()) or 1.0  # sums of the largest numbers stay in range
+    mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
+    rows = (whole.centers.cpu().double() - mean) / bandwidth
+    reach = float(rows.abs().max())
+    if not reach < FARTHEST:
+        return small
+    dtype = torch.float32 if reach < REACH else torch.float64
+    spread = whole.spread / bandwidth
+    log_shares = whole.log_weights.to(device)
+    field = field_of("auto", rows.to(device, dtype), 1.0, log_shares, spread)
+    clouds = small.centers.shape[0]
+    count = max(min(PLACES_PER_CLOUD * clouds, PAIRS // clouds), FEWEST_PLACES)
+    places = probes(rows, shares.numpy(), spread, count, random).to(dtype)
+    judges, own = _judges(rows, shares.numpy(), spread, random)
+    goal = Goal.at(places, _on_cpu(field(places.to(device))))
+    judged = _on_cpu(field(judges.to(device, dtype)))
+    judgement = Goal.at(judges.to(dtype), without_own(judged, own))
+    start = Clouds(
+        ((small.centers.cpu().double() - mean) / bandwidth).to(dtype),
+        small.log_weights.cpu().to(dtype),
+        torch.tensor(2 * math.log(small.spread / bandwidth), dtype=dtype),
+    )
+    fitted = _fitted(start, goal)
+    if not judgement.missed_by(fitted) < judgement.missed_by(start):
+        return small
+    weights = torch.softmax(fitted.log_weights.double(), 0) * small.count
+    centers = fitted.centers.double() * bandwidth + mean
+    tau = bandwidth * math.exp(float(fitted.log_variance) / 2)
+    return Coreset(centers.to(small.centers), weights.to(small.weights), tau)
+
+
+def probes(
+    rows: Tensor,  # (n, d) float64, about their mean
+    shares: np.ndarray,  # (n,)
+    spread: float,
+    count: int,
+    random: np.random.RandomState,
+) -> Tensor:  # (count', d), count' ≤ count a multiple of the blocks
+    """Where predictions may fall: rows, rows with noise, between rows, drawn in and drawn out.
+
+    Disturbed inputs give logits nearer to the mean, or between those of different classes, more
+    often than beyond all known ones; each of the five kinds makes a fifth of the places.
+    """
+    each, d = count // (5 * BLOCKS) * BLOCKS, rows.shape[1]
+    points = rows.numpy()
+    deviation = np.sqrt(shares @ points**2 + spread**2)  # (d,)
+
+    def drawn() -> np.ndarray:  # (each, d)
+        chosen = points[random.choice(len(points), each, p=shares)]
+        return chosen if spread == 0.0 else chosen + spread * random.standard_normal(chosen.shape)
+
+    def share() -> np.ndarray:  # (each, 1)
+        return random.random_sample((each, 1))
+
+    noise = share() * deviation * random.standard_normal((each, d))
+    between = share()
+    kinds = (
+        drawn(),
+        drawn() + noise,
+        between * drawn() + (1 - between) * drawn(),
+        share() * drawn(),
+        (1 + share()) * drawn(),
+    )
+    # kinds take turns, so that blocks are alike
+    return torch.from_numpy(np.stack(kinds, 1).reshape(-1, d))
+
+
+def _judges(
+    rows: Tensor, shares: np.ndarray, spread: float, random: np.random.RandomState
+) -> tuple[Tensor, Tensor]:  # (j, d), (j,)
+    """Rows drawn by their shares, and what each adds to the field at itself."""
+    chosen = random.choice(len(shares), min(JUDGES, len(shares)), p=shares)
+    if spread == 0.0:
+        return rows[torch.from_numpy(chosen)], torch.from_numpy(shares[chosen])
+    noise = torch.from_numpy(random.standard_normal((len(chosen), rows.shape[1])))
+    return rows[torch.from_numpy(chosen)] + spread * noise, torch.zeros(len(chosen)).double()
+
+
+def without_own(moments: Moments, own: Tensor) -> Moments:  # (Q,)
+    r"""Moments at rows of the field, as the others see them.
+
+    A row adds its share :math:`w` of the weight to :math:`\rho` at itself and nothing to
+    :math:`\rho m_1` and :math:`\rho m_2`. With :math:`s = w/\rho` the others' field is
+    :math:`\rho(1-s)/(1-w)`, and its moments are :math:`m_1/(1-s)` and :math:`m_2/(1-s)`.
+    """
+    share = (own * torch.exp(-moments.log_density)).clamp(max=LARGEST_SHARE)
+    log_density = moments.log_density + torch.log1p(-share) - torch.log1p(-own)
+    m1_squared, m2 = moments.m1_squared / (1 - share) ** 2, moments.m2 / (1 - share)
+    return Moments(log_density, m1_squared, torch.maximum(m1_squared, m2), moments.dimension)
+
+
+def _on_cpu(moments: Moments) -> Moments:
+    log_density, m1_squared, m2, dimension = moments
+    return Moments(log_density.cpu(), m1_squared.cpu(), m2.cpu(), dimension)
+
+
+class Goal(NamedTuple):
+    """What the field of all rows is at the places, and how much a difference there counts."""
+
+    places: Tensor  # (n, d)
+    log_density: Tensor  # (n,)
+    curvature: Tensor  # (n,)
+    log_density_crowding: Tensor  # (n,)
+    curvature_crowding: Tensor  # (n,)
+
+    @classmethod
+    def at(cls, places: Tensor, moments: Moments) -> Goal:
+        """The goal at places with these moments, all in bandwidths."""
+        log_density, K = moments.log_density, curvature(moments, 1.0)
+        values = (log_density, K, crowding(log_density), crowding(K))
+        return cls(places, *(value.to(places.dtype) for value in values))
+
+    def missed(self, log_density: Tensor, K: Tensor) -> Tensor:
+        """Mean squared shares of places that wrong values overtake."""
+        misses_L = self.log_density_crowding * (log_density - self.log_density)
+        misses_K = self.curvature_crowding * (K - self.curvature)
+        return (misses_L.square() + misses_K.square()).mean()
+
+    def missed_by(self, clouds: Clouds) -> float:
+        """The same for these clouds, without gradients."""
+        with torch.no_grad():
+            return float(self.missed(*clouds.field(self.places)))
+
+
+def crowding(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
+    """F', the density of the values' own distribution at each of them.
+
+    Taken over the neighbouring fiftieths of the values, and at most 1,000 over their range.
+
+    >>> crowding(torch.arange(101.0) / 100)[::50]
+    tensor([0.9901, 0.9901, 0.9901], dtype=torch.float64)
+    """
+    ordered, order = values.double().sort()
+    count = values.shape[0]
+    step = max(1, count // 50)
+    index = torch.arange(count)
+    low, high = (index - step).clamp(min=0), (index + step).clamp(max=count - 1)
+    gaps = ordered[high] - ordered[low]
+    least = (high - low) / count / 1000 * (float(ordered[-1] - ordered[0]) or 1.0)
+    density = torch.empty_like(ordered)
+    density[order] = (high - low) / count / torch.maximum(gaps, least)
+    return density
+
+
+class Clouds(NamedTuple):
+    """What is fitted, in bandwidths: τ² as its logarithm, weights up to a common factor."""
+
+    centers: Tensor  # (m, d)
+    log_weights: Tensor  # (m,)
+    log_variance: Tensor  # ()
+
+    def field(self, places: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+        r"""log ρ and K at the places.
+
+        With :math:`a = 1/(1+\tau^2)`, from softmax averages of scores
+        :math:`a(x\cdot c-\|c\|^2/2)+\log w` (see `qipf.coreset.as_clouds`).
+        """
+        c, d = self.centers, self.centers.shape[1]
+        variance = self.log_variance.exp()
+        a = 1 / (1 + variance)
+        squares = torch.linalg.vecdot(c, c)
+        bias = torch.log_softmax(self.log_weights, 0) - a * squares / 2
+        lse, mean, mean_square = _averages(places, a * c, bias, c, squares)
+        here = torch.linalg.vecdot(places, places)
+        log_density = lse - a * here / 2 + d / 2 * a.log()
+        m1 = mean - places
+        m1_squared = a**2 * torch.linalg.vecdot(m1, m1)
+        m2 = a**2 * (mean_square - 2 * torch.linalg.vecdot(places, mean) + here) + d * a * variance
+        return log_density, m2 / 4 - m1_squared / 8 - d / 4
+
+
+def _fitted(start: Clouds, goal: Goal) -> Clouds:
+    """Clouds that miss the goal less than those of the start, after some steps of L-BFGS."""
+    clouds = Clouds(*(part.clone().requires_grad_() for part in start))
+    optimizer = torch.optim.LBFGS(
+        list(clouds),
+        max_iter=STEPS,
+        history_size=STEPS,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=0,
+        tolerance_change=0,
+    )
+    with progress_bar("fitting centres", total=STEPS * 5 // 4, unit="steps") as bar:
+
+        def missed() -> Tensor:
+            optimizer.zero_grad()
+            loss = goal.missed(*clouds.field(goal.places))
+            loss.backward()
+            bar.update(1)
+            return loss
+
+        with torch.enable_grad():
+            optimizer.step(missed)
+    return Clouds(*(part.detach() for part in clouds))
+
+
+# ---------------------------------------------------------------------- attention, differentiable
+
+
+def _averages(
+    queries: Tensor, keys: Tensor, bias: Tensor, values: Tensor, squares: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:  # (n,), (n, d), (n,)
+    """Logsumexp of q·k + bias, and the softmax averages of the values and their squares."""
+    one, zero = queries.new_ones(queries.shape[0], 1), queries.new_zeros(queries.shape[0], 1)
+    asking = torch.cat([queries, one, zero], 1)
+    offering = torch.cat([keys, bias[:, None], torch.zeros_like(bias)[:, None]], 1)
+    giving = torch.cat([values, squares[:, None], torch.ones_like(bias)[:, None]], 1)
+    lse, output = _Attention.apply(asking, offering, giving)
+    return lse, output[:, :-2], output[:, -2]
+
+
+class _Attention(torch.autograd.Function):
+    """PyTorch's fused attention on the CPU, with gradients for its logsumexp too.
+
+    The fused kernel's own gradient of a score is ``w (g·v - g·o)``, g that of the output o. The
+    last value of every key is one: with the gradient of the logsumexp as its g, and a zero in the
+    place of its o, the kernel adds ``w g`` for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        blocks = math.gcd(queries.shape[0], BLOCKS)
+        split = queries.reshape(blocks, 1, -1, queries.shape[1])
+        shared = [part.expand(blocks, 1, *part.shape) for part in (keys, values)]
+        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            split, *shared, scale=1.0
+        )
+        ctx.save_for_backward(split, *shared, output, lse)
+        return lse.reshape(-1), output.reshape(-1, values.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, lse_grad: Tensor, output_grad: Tensor) -> tuple[Any, ...]:
+        split, keys, values, output, lse = ctx.saved_tensors
+        grad = output_grad.reshape(output.shape).clone()
+        grad[..., -1] = lse_grad.reshape(lse.shape)
+        output = output.clone()
+        output[..., -1] = 0.0
+        _, keys_grad, values_grad = (
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                grad, split, keys, values, output, lse, 0.0, False, scale=1.0
+            )
+        )
+        return None, keys_grad.sum((0, 1)), values_grad.sum((0, 1))

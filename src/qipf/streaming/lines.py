@@ -1,0 +1,164 @@
+"""Lines of a stream: from standard input or a file that may still grow, with their places."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from qipf.errors import QIPFInputError
+
+#: Bytes that are read at a time, at most.
+CHUNK = 2**20
+
+#: Bytes of one line, at most; a longer one is bad, and is skipped without being held.
+LONGEST_LINE = 2**20
+
+#: Stands for a line longer than that.
+TOO_LONG = b"\0 a line longer than is held"
+
+#: Seconds between looks at a file that does not grow, or at the wish to stop.
+PAUSE = 0.1
+
+#: Bytes before a place in a file that tell whether it is still the same file.
+TAIL = 4096
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Some consecutive lines, without their line ends."""
+
+    texts: list[bytes]
+    ends: list[int]  # bytes of the input up to and with each line
+
+
+class LineSource:
+    """The lines of an input, as they come.
+
+    Parameters
+    ----------
+    path : the file; None is standard input.
+    follow : wait for the file to grow, instead of ending with it.
+    stopping : asked between reads; True ends the lines.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        follow: bool = False,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.path, self._follow, self._stopping = path, follow, stopping
+        self.name = "standard input" if path is None else str(path)
+        self._descriptor = 0 if path is None else _opened(path)
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        if self.path is not None:
+            os.close(self._descriptor)
+
+    def __enter__(self) -> LineSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def first_line(self) -> bytes | None:
+        """The first line of a file, wherever reading goes on; None if it is not whole yet."""
+        head = os.pread(self._descriptor, LONGEST_LINE, 0)
+        line, end, _ = head.partition(b"\n")
+        return line if end or (line and not self._follow) else None
+
+    def tail(self, end: int) -> str:
+        """A digest of what stands before a place in the file."""
+        start = max(0, end - TAIL)
+        return hashlib.blake2b(
+            os.pread(self._descriptor, end - start, start), digest_size=16
+        ).hexdigest()
+
+    def after(self, end: int) -> int:
+        """Where the line begins that follows the one counted up to `end`, its own end or not."""
+        if end == 0:
+            return 0
+        around = os.pread(self._descriptor, 2, end - 1)
+        before, following = around[:1], around[1:]
+        if before == b"\n" or not following:
+            return end
+        if following == b"\n":
+            return end + 1
+        raise QIPFInputError(
+            f"{self.name}: its last line had no end when it was counted, and has grown since. "
+            "Write whole lines, and start a new state."
+        )
+
+    def lines(self, start: int = 0) -> Iterator[Lines]:
+        """The lines from byte `start` of a file on, or of standard input from here on."""
+        if self.path is not None:
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+        rest, too_long, end = b"", False, start
+        for data in self._pieces(start):
+            *texts, rest = (rest + data).split(b"\n")
+            ends = list(accumulate((len(text) + 1 for text in texts), initial=end))[1:]
+            end = ends[-1] if ends else end
+            if too_long and texts:
+                texts[0], too_long = TOO_LONG, False
+            if len(rest) > LONGEST_LINE:
+                end, rest, too_long = end + len(rest), b"", True
+            if texts:
+                yield Lines(texts, ends)
+        if (rest or too_long) and not self._stopping():
+            # a last line without its end
+            yield Lines([TOO_LONG if too_long else rest], [end + len(rest)])
+
+    def _pieces(self, start: int) -> Iterator[bytes]:
+        """What there is to read, piece by piece, until the input ends or a stop is wished for."""
+        position = start
+        while not self._stopping():
+            if self.path is None and not _ready(PAUSE):
+                continue
+            data = self._available()
+            if data:
+                position += len(data)
+                yield data
+            elif not self._follow:
+                return
+            else:
+                self._require_grown(position)
+                time.sleep(PAUSE)
+
+    def _available(self) -> bytes:
+        data = os.read(self._descriptor, CHUNK)
+        if self.path is not None or not data:
+            return data
+        # a pipe gives little at a time
+        parts, size = [data], len(data)
+        while size < CHUNK and _ready(0.0):
+            data = os.read(self._descriptor, CHUNK - size)
+            if not data:
+                break
+            parts.append(data)
+            size += len(data)
+        return b"".join(parts)
+
+    def _require_grown(self, position: int) -> None:
+        if os.fstat(self._descriptor).st_size < position:
+            raise QIPFInputError(
+                f"{self.name} became shorter than what was read of it: it was cut or written anew. "
+                "Read the new one with --new-input."
+            )
+
+
+def _opened(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise QIPFInputError(f"Cannot read {path}: {error.strerror or error}.") from error
+
+
+def _ready(seconds: float) -> bool:
+    return bool(select.select([0], [], [], seconds)[0])

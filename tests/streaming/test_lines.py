@@ -1,0 +1,159 @@
+"""Lines as they come: from files that grow, from pipes, overlong, unfinished, cut."""
+
+import os
+import threading
+
+import pytest
+
+from qipf import QIPFInputError
+from qipf.streaming import lines as module
+from qipf.streaming.lines import TOO_LONG, LineSource
+
+
+def texts(source, start=0):
+    return [text for lines in source.lines(start) for text in lines.texts]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "stream.csv"
+
+
+@pytest.fixture
+def stdin():
+    """What is written to the pipe that is given comes from standard input."""
+    kept, (reading, writing) = os.dup(0), os.pipe()
+    os.dup2(reading, 0)
+    yield writing
+    os.dup2(kept, 0)
+    for descriptor in (kept, reading):
+        os.close(descriptor)
+
+
+def test_every_line_has_the_place_it_ends_at(path):
+    path.write_bytes(b"a\r\n\nccc\nlast")
+    with LineSource(path) as source:
+        found = list(source.lines())
+    assert [(lines.texts, lines.ends) for lines in found] == [
+        ([b"a\r", b"", b"ccc"], [3, 4, 8]),
+        ([b"last"], [12]),
+    ]
+    with LineSource(path) as source:
+        assert texts(source, start=4) == [b"ccc", b"last"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_lines_do_not_depend_on_how_much_is_read_at_once(path, monkeypatch, size):
+    path.write_bytes(b"one\ntwo\n\nthree\n")
+    monkeypatch.setattr(module, "CHUNK", size)
+    with LineSource(path) as source:
+        assert texts(source) == [b"one", b"two", b"", b"three"]
+    with LineSource(path) as source:
+        ends = [end for lines in source.lines() for end in lines.ends]
+    assert ends == [4, 8, 9, 15]
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_a_line_too_long_is_not_held(path, monkeypatch, size):
+    monkeypatch.setattr(module, "CHUNK", size)
+    monkeypatch.setattr(module, "LONGEST_LINE", 10)
+    path.write_bytes(b"a\n" + b"x" * 200 + b"\nb\n" + b"y" * 200)
+    with LineSource(path) as source:
+        found = list(source.lines())
+    assert [end for lines in found for end in lines.ends] == [2, 203, 205, 405]
+    kinds = [text for lines in found for text in lines.texts]
+    if size < 64:
+        assert kinds == [b"a", TOO_LONG, b"b", TOO_LONG]
+
+
+def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.001)
+    path.write_bytes(b"a\nb")
+    heard, wanted = [], threading.Event()
+
+    def grow():
+        for part in (b"b\n", b"c\nunfin", b"ished"):
+            with open(path, "ab") as file:
+                file.write(part)
+
+    with LineSource(path, follow=True, stopping=wanted.is_set) as source:
+        for lines in source.lines():
+            heard += lines.texts
+            if heard == [b"a"]:
+                grow()
+            if heard == [b"a", b"bb", b"c"]:
+                wanted.set()
+    assert heard == [b"a", b"bb", b"c"]  # what has no end is left for later
+
+
+def test_a_file_that_became_shorter_is_told(path, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.001)
+    path.write_bytes(b"a\nb\n")
+    with (
+        LineSource(path, follow=True) as source,
+        pytest.raises(QIPFInputError) as caught,
+    ):
+        for _ in source.lines():
+            path.write_bytes(b"a\n")
+    assert str(caught.value) == (
+        f"{path} became shorter than what was read of it: it was cut or written anew. Read the new "
+        "one with --new-input."
+    )
+
+
+def test_standard_input_is_read_to_its_end(stdin):
+    os.write(stdin, b"a\nb\nc")
+    os.close(stdin)
+    with LineSource(None) as source:
+        assert source.name == "standard input"
+        assert texts(source) == [b"a", b"b", b"c"]
+
+
+def test_a_stop_is_heard_while_nothing_comes(stdin, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.001)
+    asked = iter([False, False, False])
+    with LineSource(None, stopping=lambda: next(asked, True)) as source:
+        assert texts(source) == []
+    os.close(stdin)
+
+
+def test_the_first_line_is_known_once_it_is_whole(path):
+    path.write_bytes(b"x,y")
+    with LineSource(path, follow=True) as source:
+        assert source.first_line() is None
+    with LineSource(path) as source:
+        assert source.first_line() == b"x,y"
+    path.write_bytes(b"x,y\n1,2\n")
+    with LineSource(path, follow=True) as source:
+        assert source.first_line() == b"x,y"
+
+
+def test_where_the_next_line_begins(path):
+    path.write_bytes(b"a\nbc\nd")
+    with LineSource(path) as source:
+        assert [source.after(end) for end in (0, 2, 4, 5, 6)] == [0, 2, 5, 5, 6]
+        with pytest.raises(QIPFInputError) as caught:
+            source.after(3)
+    assert str(caught.value) == (
+        f"{path}: its last line had no end when it was counted, and has grown since. Write whole "
+        "lines, and start a new state."
+    )
+
+
+def test_the_tail_tells_files_apart(path):
+    path.write_bytes(b"x" * 5000 + b"a\nb\n")
+    with LineSource(path) as source:
+        before = source.tail(5002)
+        assert before != source.tail(5001)
+    path.write_bytes(b"x" * 5000 + b"a\nc\n")
+    with LineSource(path) as source:
+        assert source.tail(5002) == before
+    path.write_bytes(b"x" * 4999 + b"ya\nc\n")
+    with LineSource(path) as source:
+        assert source.tail(5002) != before
+
+
+def test_a_file_that_is_not_there_is_told(path):
+    with pytest.raises(QIPFInputError) as caught:
+        LineSource(path)
+    assert str(caught.value) == f"Cannot read {path}: No such file or directory."

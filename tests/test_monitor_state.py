@@ -1,0 +1,161 @@
+"""A monitor's state on disk: exact, of one field only, and refused when it is not sound."""
+
+import copy
+import hashlib
+
+import numpy as np
+import pytest
+
+import qipf
+from qipf import QIPFError, QIPFFileError, QIPFInputError, ShiftMonitor
+from qipf.conformal import Calibration
+from qipf.monitor_state import reference_digest
+from qipf.tensor_file import encoded, read_file
+from tests.conftest import make_logits
+
+
+@pytest.fixture
+def calibration(rng):
+    return Calibration(rng.normal(size=400), rng.uniform(size=400) < 0.1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "watch.qipf"
+
+
+def test_mid_stream_it_goes_on_as_if_nothing_had_been(rng, calibration, path):
+    stream = rng.normal(loc=0.15, size=2000)
+    stream[70] = np.nan
+    whole = ShiftMonitor(calibration, alpha=0.2, window=77, random_state=3)
+    expected = [whole.update(part) for part in np.array_split(stream, 40)]
+    monitor, found = ShiftMonitor(calibration, alpha=0.2, window=77, random_state=3), []
+    for part in np.array_split(stream, 40):
+        monitor.save(path)
+        monitor = ShiftMonitor.load(path, calibration)
+        found.append(monitor.update(part))
+    assert found == expected
+    assert expected[-1].alarm
+    monitor.save(path)
+    first = path.read_bytes()
+    ShiftMonitor.load(path, calibration).save(path)
+    assert path.read_bytes() == first
+
+
+def test_notes_and_parameters_come_back(calibration, path):
+    monitor = ShiftMonitor(calibration, alpha=0.03, window=5, random_state=9)
+    monitor.notes = {"line": 17, "file": "a.csv"}
+    monitor.save(path)
+    loaded = ShiftMonitor.load(path, calibration, rule=lambda u: u < 0)
+    assert (loaded.alpha, loaded.window, loaded.random_state) == (0.03, 5, 9)
+    assert loaded.notes == {"line": 17, "file": "a.csv"}
+    assert loaded.update([1.0]).abstained == 1
+    monitor.notes = {"line": 1.5}
+    with pytest.raises(QIPFInputError) as caught:
+        monitor.save(path)
+    assert str(caught.value) == (
+        "notes may hold whole numbers and texts, under names, and no more."
+    )
+
+
+def test_another_field_or_calibration_is_refused(path, tmp_path):
+    rows, held_out = make_logits(200).numpy(), make_logits(50, seed=1).numpy()
+    field = qipf.QIPF(bandwidth="silverman").fit(rows).calibrate(held_out)
+    ShiftMonitor(field).save(path)
+    qipf.save(field, tmp_path / "field.qipf")
+    assert ShiftMonitor.load(path, qipf.load(tmp_path / "field.qipf")).seen == 0
+    others = [
+        copy.deepcopy(field).calibrate(held_out[1:]),
+        copy.deepcopy(field).calibrate(held_out, wrong=np.zeros(50)),
+        qipf.QIPF(bandwidth=2.0).fit(rows).calibrate(held_out),
+        field.calibration_,
+    ]
+    # the same scores, of another field
+    twin = qipf.QIPF(bandwidth=2.0).fit(rows)
+    twin.calibration_ = field.calibration_
+    for other in [*others, twin]:
+        with pytest.raises(QIPFFileError) as caught:
+            ShiftMonitor.load(path, other)
+        assert str(caught.value) == (
+            f"{path} cannot be used: it belongs to another field, or to another calibration of it. "
+            "Use the field it was made with, or start a new state."
+        )
+    digests = {reference_digest(each) for each in [field, *others, twin]}
+    assert len(digests) == 6
+
+
+def forged(path, calibration, header=None, arrays=None):
+    """The file with other content, and a digest that fits it."""
+    monitor = ShiftMonitor(calibration, window=10)
+    monitor.update(np.random.default_rng(5).normal(size=25))
+    monitor.save(path)
+    head, parts = read_file(path)
+    path.write_bytes(encoded(head | (header or {}), parts | (arrays or {})))
+
+
+BETS = 12
+HOSTILE = {
+    "kind": ({"kind": "field"}, {}, "it is of the kind 'field', not a monitor's state"),
+    "version": ({"format_version": 2}, {}, "a newer qipf wrote it (format 2, here 1): update qipf"),
+    "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
+    "more": ({"more": 1}, {}, "it does not hold what a monitor's state holds"),
+    "arrays": ({}, {"more": np.zeros(1)}, "it does not hold what a monitor's state holds"),
+    "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2."),
+    "window": ({"window": 10**12}, {}, "window must be a whole number from 1 to 1048576, got 1000"),
+    "seed": ({"random_state": "0"}, {}, "random_state must be a whole number ≥ 0, got '0'."),
+    "notes": ({"notes": {"a": [1]}}, {}, "its notes are not plain values"),
+    "seen": ({"seen": 24}, {}, "its counts do not add up"),
+    "negative": ({"seen": -1}, {}, "it counts 0 abstained of -1"),
+    "abstained": ({"abstained": 26}, {}, "it counts 26 abstained of 25"),
+    "text": ({"seen": "many"}, {}, "it counts 0 abstained of 'many'"),
+    "alarm": ({"alarm": [3, 4]}, {}, "its alarm is [3, 4], after 25 predictions"),
+    "alarm kind": ({"alarm": "yes"}, {}, "its alarm is 'yes'"),
+    "quiet alarm": ({"alarm": [4, 3]}, {}, "its alarm does not agree with its evidence"),
+    "fractions": ({}, {"counts": np.full(401, 25 / 401)}, "its counts do not add up"),
+    "nan counts": ({}, {"counts": np.full(401, np.nan)}, "its counts do not add up"),
+    "shape": ({}, {"counts": np.zeros(3)}, "its array 'counts' is float64 of shape (3,)"),
+    "dtype": ({}, {"gains": np.zeros(BETS, np.float32)}, "its array 'gains' is float32 of shape"),
+    "recent": ({}, {"recent": np.zeros(11)}, "its array 'recent' is float64 of shape (11,)"),
+    "inf": ({}, {"stakes": np.full(BETS, np.inf)}, "its bets hold NaN or inf"),
+    "start": ({}, {"best_start": np.full(BETS, 25.0)}, "its bets are impossible"),
+    "peak": ({}, {"evidence": np.array([3.0, 2.0])}, "its bets are impossible"),
+    "unheard": ({}, {"evidence": np.array([9.0, 9.0])}, "its alarm does not agree"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_file_is_refused(path, calibration, case):
+    header, arrays, message = HOSTILE[case]
+    forged(path, calibration, header, arrays)
+    with pytest.raises(QIPFFileError) as caught:
+        ShiftMonitor.load(path, calibration)
+    assert message in str(caught.value)
+
+
+def test_a_damaged_or_missing_file_is_refused(path, calibration):
+    with pytest.raises(QIPFFileError, match=f"There is no file {path}."):
+        ShiftMonitor.load(path, calibration)
+    forged(path, calibration)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(QIPFFileError, match="cannot be read"):
+        ShiftMonitor.load(path, calibration)
+    path.write_bytes(data[:-3] + b"abc")
+    with pytest.raises(QIPFFileError, match="is damaged: its content does not match its digest"):
+        ShiftMonitor.load(path, calibration)
+
+
+def test_a_failed_save_leaves_the_file_before_it(path, calibration, monkeypatch):
+    monitor = ShiftMonitor(calibration)
+    monitor.save(path)
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monitor.update([1.0])
+    monkeypatch.setattr("qipf.durable.os.fsync", full)
+    with pytest.raises(QIPFError, match="No space left on device"):
+        monitor.save(path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
