@@ -1,0 +1,76 @@
+"""qipf export as a user meets it."""
+
+import json
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import qipf
+from tests.conftest import make_logits
+from tests.test_cli import run
+
+
+@pytest.fixture
+def field(tmp_path):
+    fitted = qipf.QIPF(orders=(1, 2)).fit(make_logits(200).numpy())
+    qipf.save(fitted, tmp_path / "field.qipf")
+    return fitted
+
+
+def test_a_field_is_exported(monkeypatch, capsys, tmp_path, field):
+    target = tmp_path / "field.onnx"
+    code, out, err = run(
+        monkeypatch, capsys, "export", tmp_path / "field.qipf", "-o", target, "--max-centers", 50
+    )
+    assert (code, err) == (0, "")
+    size = f"{target.stat().st_size:,}"
+    assert out.startswith(f"wrote {target}: 50 centres, {size} bytes, differs from PyTorch by at ")
+    rows = make_logits(9, seed=1).numpy()
+    session = onnxruntime.InferenceSession(target)
+    uncertainty, _ = session.run(None, {"logits": rows})
+    small = qipf.export.condensed(field, 50)
+    np.testing.assert_allclose(uncertainty, small.uncertainty(rows.astype(float)), rtol=1e-9)
+
+
+def test_the_answer_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
+    rows = make_logits(300, seed=2).numpy()
+    rule = qipf.accept_rule(field.uncertainty(rows), np.arange(300) < 3, min_coverage=0.5)
+    qipf.save(rule, tmp_path / "rule.qipf")
+    code, out, err = run(
+        monkeypatch, capsys, "export", tmp_path / "field.qipf", "--rule", tmp_path / "rule.qipf",
+        "-o", tmp_path / "field.onnx", "--no-check", "--json",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {
+        "output": str(tmp_path / "field.onnx"),
+        "bytes": (tmp_path / "field.onnx").stat().st_size,
+        "centers": 200,
+        "inputs": ["logits"],
+        "outputs": ["uncertainty", "modes", "accepted"],
+        "difference": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("field.qipf", "-o", "field.pt"),
+            "qipf: Cannot write 'field.pt': name a file that ends in .onnx.\n",
+        ),
+        (("none.qipf", "-o", "field.onnx"), "qipf: There is no file none.qipf.\n"),
+        (
+            ("field.qipf", "-o", "field.onnx", "--max-centers", "0"),
+            "qipf: max_centers must be an integer of at least 1, or None for all, got 0.\n",
+        ),
+        (
+            ("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"),
+            "qipf: rule must be an AcceptRule, as qipf.accept_rule makes, got QIPF.\n",
+        ),
+    ],
+)
+def test_refusals_are_one_line(arguments, message, monkeypatch, capsys, tmp_path, field):
+    monkeypatch.chdir(tmp_path)
+    assert run(monkeypatch, capsys, "export", *arguments) == (2, "", message)
+    assert [path.name for path in tmp_path.iterdir()] == ["field.qipf"]

@@ -1,0 +1,365 @@
+"""ONNX files, opened by ONNX Runtime: the scores of PyTorch, for a batch of any length."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import qipf
+from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf.export import checking, condensed, onnx_file
+from qipf.storage import fingerprint
+from tests.conftest import make_logits
+from tests.export.conftest import trained
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_scores.py"
+
+
+def run(path, **inputs):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def relative(got, want):
+    """Largest difference relative to max(1, |value|): scores cross zero, where no other is."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    return float((np.abs(got - want) / np.maximum(1, np.abs(want))).max(initial=0.0))
+
+
+def assert_agrees(got, model, images):
+    prediction = model(images)
+    logits = prediction.logits.numpy()
+    largest = np.abs(logits).max(axis=1, keepdims=True, initial=1.0)
+    assert relative(got["logits"] / largest, logits / largest) < 1e-4
+    assert relative(got["uncertainty"], prediction.uncertainty) < 1e-4
+    assert relative(got["modes"], model.field.modes(prediction.logits)) < 1e-4
+
+
+# ---------------------------------------------------------------------- the benchmark's networks
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 64, 300])
+def test_digits_for_a_batch_of_any_length(digits, digits_file, length):
+    model, images = digits
+    got = run(digits_file.path, input=images[:length].numpy())
+    assert {name: (part.shape, part.dtype) for name, part in got.items()} == {
+        "logits": ((length, 10), np.float32),
+        "uncertainty": ((length,), np.float64),
+        "modes": ((length, 4), np.float64),
+    }
+    assert_agrees(got, model, images[:length])
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size", "epochs"), [("lenet", 1, 28, 4), ("vgg3", 3, 32, 2)]
+)
+def test_lenet_and_vgg3(name, channels, size, epochs, tmp_path):
+    model, images = trained(name, channels, size, epochs, rows=250)
+    written = model.export_onnx(tmp_path / f"{name}.onnx")
+    assert written.difference < 1e-4
+    assert_agrees(run(written.path, input=images.numpy()), model, images)
+    for length in (0, 1, 7):
+        got = run(written.path, input=images[:length].numpy())
+        assert_agrees(got, model, images[:length])
+
+
+def test_the_judgement_is_of_float64_whatever_the_network_is(digits, digits_file):
+    """Given the file's own logits, nothing is lost: what differs is the network's rounding."""
+    model, images = digits
+    got = run(digits_file.path, input=images.numpy())
+    exact = model.field.modes(got["logits"].astype(np.float64))
+    np.testing.assert_allclose(got["modes"], exact, rtol=1e-9, atol=1e-9)
+
+
+def test_what_is_told_of_the_file(digits_file):
+    assert digits_file.path.stat().st_size == digits_file.bytes
+    assert digits_file.centers == 1198
+    assert digits_file.inputs == ("input",)
+    assert digits_file.outputs == ("logits", "uncertainty", "modes")
+    assert digits_file.difference < 1e-5
+
+
+def test_what_the_file_tells_of_itself(digits, digits_file):
+    model, _ = digits
+    session = onnxruntime.InferenceSession(digits_file.path)
+    assert session.get_modelmeta().custom_metadata_map == {
+        "qipf.version": qipf.__version__,
+        "qipf.orders": "1,2,3,4",
+        "qipf.softening": "0.0",
+        "qipf.bandwidth": repr(model.field.bandwidth_),
+        "qipf.centers": "1198",
+        "qipf.dimension": "10",
+        "qipf.samples": "1198",
+        "qipf.layer": "logits",
+        "qipf.pooling": "mean",
+        "qipf.fingerprint": fingerprint(model.net),
+    }
+    ends = [*session.get_inputs(), *session.get_outputs()]
+    assert [end.shape for end in ends] == [
+        ["batch", 1, 8, 8],
+        ["batch", 10],
+        ["batch"],
+        ["batch", 4],
+    ]
+
+
+def test_the_file_is_one_that_old_runtimes_read_and_holds_nothing_else(digits_file):
+    model = onnx.load(digits_file.path)
+    assert model.ir_version == 8
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 18)]
+    data = digits_file.path.read_bytes()
+    assert b"graph.py" not in data  # where the code was on the disk
+    assert b"site-packages" not in data
+    kept = {each.name: tuple(each.dims) for each in model.graph.initializer}
+    assert [shape for shape in kept.values() if shape == (1198, 10)] == [(1198, 10)]  # once
+
+
+# ---------------------------------------------------------------------- without torch and qipf
+
+WITHOUT = """
+import runpy, sys
+for name in ("torch", "qipf", "onnx", "onnxscript", "sklearn", "safetensors"):
+    sys.modules[name] = None  # importing it fails
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_the_scores_agree_where_neither_torch_nor_qipf_can_be_imported(
+    digits, digits_file, tmp_path
+):
+    model, images = digits
+    np.save(tmp_path / "images.npy", images.numpy())
+    command = [SCRIPT, digits_file.path, tmp_path / "images.npy"]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT, *command, "--output", tmp_path / "scores.npz"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == (
+        f"wrote {tmp_path / 'scores.npz'}: 300 rows of logits, uncertainty, modes\n"
+    )
+    with np.load(tmp_path / "scores.npz") as scores:
+        assert_agrees(scores, model, images)
+
+
+# ---------------------------------------------------------------------- decisions, layers, fields
+
+
+def test_a_rule_adds_its_decision(digits, rule, tmp_path):
+    model, images = digits
+    written = model.export_onnx(tmp_path / "ruled.onnx", images, rule=rule)
+    assert written.outputs == ("logits", "uncertainty", "modes", "accepted")
+    images = torch.cat([images, torch.full((1, 1, 8, 8), torch.nan)])
+    got = run(written.path, input=images.numpy())
+    assert np.isnan(got["uncertainty"][-1])
+    assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
+    assert 0 < got["accepted"].sum() < len(images)
+    session = onnxruntime.InferenceSession(written.path)
+    assert session.get_modelmeta().custom_metadata_map["qipf.threshold"] == repr(rule.threshold)
+
+
+def test_a_layer(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 3))
+    images = torch.randn(80, 1, 8, 8)
+    model = qipf.wrap(net, layer="0", field=QIPF(orders=(1, 2))).fit([images])
+    written = model.export_onnx(tmp_path / "layer.onnx")
+    got = run(written.path, input=images[:5].numpy())
+    assert relative(got["uncertainty"], model(images[:5]).uncertainty) < 1e-4
+    meta = onnxruntime.InferenceSession(written.path).get_modelmeta().custom_metadata_map
+    assert (meta["qipf.layer"], meta["qipf.pooling"]) == ("0", "mean")
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_field_alone(kind, rule, tmp_path):
+    field = QIPF(orders=(1, 2), softening=0.1).fit(make_logits(300).numpy().astype(kind))
+    written = qipf.export_field_onnx(field, str(tmp_path / "field.onnx"), rule=rule)
+    assert (written.inputs, written.outputs) == (("logits",), ("uncertainty", "modes", "accepted"))
+    assert written.difference < 1e-9
+    rows = np.concatenate([make_logits(30, seed=5), make_logits(30) * 1e6]).astype(kind)
+    got = run(written.path, logits=rows)
+    exact = field.modes(rows.astype(np.float64))
+    np.testing.assert_allclose(got["modes"], exact, rtol=1e-9, atol=1e-9)
+    assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
+
+
+def test_fewer_centres_make_a_smaller_file_of_the_condensed_field(tmp_path):
+    field = QIPF(orders=(1, 2)).fit(make_logits(1000).numpy())
+    small = qipf.export_field_onnx(field, tmp_path / "small.onnx", max_centers=50)
+    assert small.centers == 50
+    assert small.bytes < field.centers_.nbytes / 2
+    rows = make_logits(20, seed=6).numpy()
+    got = run(small.path, logits=rows)["uncertainty"]
+    exact = condensed(field, 50).uncertainty(rows.astype(np.float64))
+    np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)
+
+
+def test_a_rule_of_the_whole_field_does_not_fit_the_condensed_one(rule):
+    field = QIPF(orders=(1,)).fit(make_logits(100).numpy())
+    message = (
+        "The accept rule was calibrated with 100 centres, and the file has 50: its guarantee does "
+        "not hold there. Calibrate a rule with qipf.export.condensed(field, max_centers), and "
+        "export that field."
+    )
+    with pytest.warns(QIPFWarning, match=f"^{re.escape(message)}$"):
+        qipf.wrap(nn.Linear(3, 10), field=field).export(
+            torch.randn(2, 3), rule=rule, max_centers=50
+        )
+
+
+# ---------------------------------------------------------------------- whole or not at all
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    return qipf.wrap(nn.Linear(3, 2), field=QIPF(orders=(1,))).fit([torch.randn(40, 3)])
+
+
+@pytest.fixture(scope="module")
+def small_file(small, tmp_path_factory):
+    return small.export_onnx(tmp_path_factory.mktemp("small") / "small.onnx").path.read_bytes()
+
+
+@pytest.fixture
+def converted_before(small_file, monkeypatch):
+    """Spares the conversion where the test is about what comes after it."""
+    monkeypatch.setattr("qipf.export.converted", lambda *_: small_file)
+
+
+@pytest.mark.parametrize(
+    ("name", "off", "message"),
+    [
+        ("uncertainty", 0.5, "The file's uncertainty differs from PyTorch's by 0."),
+        ("logits", 0.5, "The file's logits differ from PyTorch's by 0."),
+    ],
+)
+@pytest.mark.usefixtures("converted_before")
+def test_a_file_that_scores_otherwise_does_not_replace_the_old_one(
+    small, name, off, message, tmp_path, monkeypatch
+):
+    def wrong(field, rows, logits):
+        want = expected(field, rows, logits)
+        return want._replace(**{name: getattr(want, name) + off})
+
+    expected = checking.expected
+    monkeypatch.setattr("qipf.export.expected", wrong)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+    with pytest.raises(QIPFError, match=f"^{re.escape(message)}.*so it was not written"):
+        small.export_onnx(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class Random(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(2)
+
+
+def test_a_network_that_guesses_is_found_out_without_the_exporters_talk(tmp_path, capfd):
+    torch.manual_seed(0)
+    model = qipf.wrap(Random(3, 2), field=QIPF(orders=(1,))).fit([torch.randn(40, 3)])
+    with pytest.raises(QIPFError, match="Is the network deterministic in evaluation mode"):
+        model.export_onnx(tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_near_a_pole_the_last_digits_are_forgiven():
+    """A mode of order 2 has its pole at ψ = 0.707: there float32 networks cannot agree."""
+    field = QIPF(orders=(2,), bandwidth=1.0).fit(np.array([[0.0, 0.0], [1e-9, 0.0]]))
+    pole = np.sqrt(2 * np.log(2))  # ρ = 1/2
+    at = torch.tensor([[pole + 1e-6, 0.0], [0.1, 0.0]], dtype=torch.float64)
+    want = checking.expected(field, at, None)
+    scale = np.maximum(1, np.abs(want.uncertainty))
+    assert want.allowed[0] / scale[0] > 1
+    assert want.allowed[1] / scale[1] < 3e-4
+
+
+class Eigen(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.linalg.eigvals(x[:, :, None] * x[:, None, :]).real[:, :2]
+
+
+def test_an_operation_that_onnx_has_not(tmp_path):
+    torch.manual_seed(0)
+    model = qipf.wrap(Eigen(3, 2), field=QIPF(orders=(1,))).fit([torch.randn(40, 3)])
+    message = r"^The network cannot be written as ONNX: No ONNX function found for .*linalg_eig.*$"
+    with pytest.raises(QIPFError, match=message):
+        model.export_onnx(tmp_path / "model.onnx")
+
+
+@pytest.mark.usefixtures("converted_before")
+def test_without_onnx_runtime_or_check_it_is_written_untried(small, tmp_path, monkeypatch):
+    assert small.export_onnx(tmp_path / "a.onnx", check=False).difference is None
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert small.export_onnx(tmp_path / "b.onnx").difference is None
+
+
+def test_a_missing_package_is_named_before_any_work(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    message = (
+        r"^ONNX files need onnx and onnxscript \(.*onnxscript.*\): pip install 'qipf\[onnx\]'\.$"
+    )
+    with pytest.raises(QIPFError, match=message):
+        small.export_onnx(tmp_path / "model.onnx", example="never looked at")
+
+
+def test_an_old_torch_is_told(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.onnx, "export", lambda model, args: None)
+    message = f"ONNX files need torch 2.5 or newer; this is {torch.__version__}. Update torch."
+    with pytest.raises(QIPFError, match=f"^{re.escape(message)}$"):
+        small.export_onnx(tmp_path / "model.onnx")
+
+
+def test_what_one_file_cannot_hold_is_refused(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "LARGEST", 1000)
+    message = (
+        "Weights and centres take 0.0 GB, and an ONNX file holds at most 0.0 GB. Export fewer "
+        "centres (max_centers=), or the field alone."
+    )
+    with pytest.raises(QIPFError, match=f"^{re.escape(message)}$"):
+        small.export_onnx(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.pt", "Cannot write 'model.pt': name a file that ends in .onnx."),
+        ("nowhere/model.onnx", "There is no folder {tmp}/nowhere. Create it, or choose another."),
+        ("folder.onnx", "{tmp}/folder.onnx is a folder; name a file in it."),
+    ],
+)
+def test_where_nothing_can_be_written(name, message, small, tmp_path):
+    (tmp_path / "folder.onnx").mkdir()
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message.format(tmp=tmp_path))}$"):
+        small.export_onnx(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "message"),
+    [
+        (QIPF(), QIPFNotFittedError, "There is nothing to export yet: fit the field first."),
+        (
+            np.zeros((3, 2)),
+            QIPFInputError,
+            "field must be a QIPF, got ndarray. A wrapped model has export_onnx.",
+        ),
+    ],
+)
+def test_what_is_no_fitted_field(field, kind, message, tmp_path):
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        qipf.export_field_onnx(field, tmp_path / "field.onnx")

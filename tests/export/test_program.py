@@ -1,0 +1,232 @@
+"""torch.export: any kind of network, a batch of any length, the network left as it was."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import qipf
+from qipf import QIPFError, QIPFInputError, QIPFNotFittedError
+from tests.test_model import Net
+
+
+@pytest.fixture(scope="module")
+def images():
+    return torch.randn(60, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Pair(nn.Module):
+    """Two inputs, an option, and logits in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 5, dtype=torch.float64)
+        self.second = nn.Linear(5, 2, dtype=torch.float64)
+
+    def forward(self, left, right, sign=1.0):
+        return {"logits": self.second(torch.tanh(self.first(left + sign * right)))}
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    return Pair()
+
+
+@pytest.fixture
+def halves():
+    return torch.randn(2, 50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+def wrapped(net, **how):
+    """With two modes, since every mode takes its time to trace."""
+    return qipf.wrap(net, field=qipf.QIPF(orders=(1, 2)), **how)
+
+
+def assert_agrees(judged, model, *inputs, **options):
+    prediction = model(*inputs, **options)
+    torch.testing.assert_close(judged["logits"], prediction.logits)
+    torch.testing.assert_close(
+        judged["uncertainty"], prediction.uncertainty, rtol=1e-4, atol=1e-4, check_dtype=False
+    )
+
+
+def test_digits_for_a_batch_of_any_length(digits):
+    model, images = digits
+    program = model.export()
+    for length in (0, 1, 7, 64, len(images)):
+        judged = program.module()(images[:length])
+        assert list(judged) == ["logits", "uncertainty", "modes"]
+        assert judged["modes"].shape == (length, 4)
+        assert_agrees(judged, model, images[:length])
+
+
+def test_a_program_survives_its_file(digits, rule, tmp_path):
+    model, images = digits
+    program = model.export(images, rule=rule)
+    torch.export.save(program, tmp_path / "digits.pt2")
+    loaded = torch.export.load(tmp_path / "digits.pt2").module()(images)
+    for name, values in program.module()(images).items():
+        assert torch.equal(loaded[name], values)
+    torch.testing.assert_close(loaded["accepted"], loaded["uncertainty"] <= rule.threshold)
+    assert 0 < loaded["accepted"].sum() < len(images)
+
+
+def test_the_fields_own_rule_is_the_default(images):
+    model = wrapped(Net()).fit([images])
+    scores = model(images).uncertainty
+    model.field.rule_ = qipf.accept_rule(scores, scores > scores.median(), min_coverage=0.5)
+    judged = model.export().module()(images)
+    assert torch.equal(judged["accepted"], judged["uncertainty"] <= model.field.rule_.threshold)
+    assert 0 < judged["accepted"].sum() < len(images)
+
+
+@pytest.mark.parametrize(
+    "pooling", ["mean", "flatten", lambda maps: maps.amax((2, 3))], ids=["mean", "flatten", "max"]
+)
+def test_a_layer_with_its_pooling(pooling, images):
+    model = wrapped(Net(), layer="backbone.0", pooling=pooling).fit([images])
+    judged = model.export().module()(images[:9])
+    assert_agrees(judged, model, images[:9])
+
+
+def test_an_activation_in_place_does_not_reach_the_layer_before_it(images):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 3))
+    model = wrapped(net, layer="0").fit([images])
+    assert_agrees(model.export().module()(images), model, images)
+
+
+def test_several_inputs(pair, halves):
+    model = wrapped(pair).fit([(tuple(halves),)])
+    judged = model.export(tuple(halves)).module()(*halves[:, :5])
+    assert_agrees(judged, model, *halves[:, :5])
+
+
+def test_keyword_inputs_and_an_option_that_stays(pair, halves):
+    batch = {"left": halves[0], "right": halves[1], "sign": -1.0}
+    model = wrapped(pair).fit([batch])
+    judged = model.export(batch).module()(*halves)
+    assert_agrees(judged, model, **batch)
+
+
+def test_one_row_is_example_enough(images):
+    model = wrapped(Net()).fit([images])
+    assert_agrees(model.export(images[:1]).module()(images), model, images)
+
+
+def test_the_network_is_left_as_it_was(images):
+    net = Net().train()
+    net.drop.eval()
+    model = wrapped(net, layer="backbone").fit([images])
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    model.export()
+    assert (net.training, net.drop.training, net.backbone.training) == (True, False, True)
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+    assert not net.backbone._forward_hooks
+
+
+def test_what_fit_saw_is_remembered_by_a_few_rows(images):
+    seen = images.clone()
+    model = wrapped(Net()).fit([seen])
+    (kept,), options = model._example
+    seen.zero_()
+    assert torch.equal(kept, images[:16])
+    assert options == {}
+
+
+class Branching(nn.Linear):
+    def forward(self, x):
+        logits = super().forward(x)
+        return logits if logits.sum() > 0 else -logits
+
+
+class OddBatches(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if len(x) % 2 == 0 else super().forward(-x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Branching, "Could not guard on data-dependent expression"),
+        (OddBatches, "Constraints violated (batch)!"),
+    ],
+)
+def test_a_network_that_no_graph_can_hold(kind, reason, capfd):
+    torch.manual_seed(0)
+    model = wrapped(kind(3, 2)).fit([torch.randn(40, 3)])
+    message = (
+        "torch.export cannot capture the network, whose steps must not depend on the values or the "
+        "number of its inputs: "
+    )
+    with pytest.raises(QIPFError, match=f"^{re.escape(message + reason)}.*$"):
+        model.export()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (
+            torch.zeros(2, 3, 8, 8),
+            "The network cannot take the example (input of shape (2, 3, 8, 8)): Given groups=1, "
+            "weight of size [6, 1, 3, 3], expected input[2, 3, 8, 8] to have 1 channels, but got 3 "
+            "channels instead (RuntimeError).",
+        ),
+        (
+            torch.zeros(0, 1, 8, 8),
+            "example must be a batch: tensors of one length, at least 1. Got input of shape "
+            "(0, 1, 8, 8).",
+        ),
+        (
+            (torch.zeros(2, 1, 8, 8), torch.zeros(3)),
+            "example must be a batch: tensors of one length, at least 1. Got input_0 of shape "
+            "(2, 1, 8, 8), input_1 of shape (3,).",
+        ),
+        (
+            torch.tensor(1.0),
+            "example must be a batch: tensors of one length, at least 1. Got input of shape ().",
+        ),
+        (
+            "images",
+            "example must be a tensor, a tuple of the network's inputs or a dict of its keyword "
+            "inputs, got str without a tensor.",
+        ),
+        (
+            (torch.zeros(2, 1, 8, 8), [torch.zeros(2)]),
+            "example must be a tensor, a tuple of the network's inputs or a dict of its keyword "
+            "inputs, got list inside tuple.",
+        ),
+        (
+            torch.full((2, 1, 8, 8), torch.nan),
+            "X has 2 rows with NaN or inf (rows 0, 1). Drop or repair them first.",
+        ),
+    ],
+)
+def test_examples_that_are_none(example, message, images):
+    model = wrapped(Net()).fit([images])
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+        model.export(example)
+
+
+def test_a_model_that_has_seen_no_input_asks_for_one(images):
+    field = wrapped(Net()).fit([images]).field
+    message = (
+        "This wrapped model has seen no input yet: its field was fitted elsewhere. Pass "
+        "example=<a batch of the network's inputs>."
+    )
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+        qipf.wrap(Net(), field=field).export()
+
+
+def test_unfitted_is_refused(images):
+    with pytest.raises(QIPFNotFittedError, match="^There is nothing to export yet: fit the field"):
+        qipf.wrap(Net()).export(images)
+
+
+def test_a_rule_is_a_rule(digits):
+    message = "rule must be an AcceptRule, as qipf.accept_rule makes, got float."
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+        digits[0].export(rule=0.5)
