@@ -63,10 +63,15 @@ def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
     assert read_results(tmp_path) == [line(1)]
 
 
-def test_no_results_are_told_with_the_way_to_make_them(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (".", "There are no results in {path}. Make them first: qipf bench run --out {path}"),
+        ("no", "There is no run {path}. Make one first: qipf bench run --out {path}"),
+        ("no.jsonl", "There is no file {path}. Name a run's folder, or its results.jsonl."),
+    ],
+)
+def test_no_results_are_told_with_the_way_to_make_them(tmp_path, name, message):
     with pytest.raises(QIPFInputError) as refused:
-        read_results(tmp_path)
-    assert str(refused.value) == (
-        f"There are no results in {tmp_path}: {tmp_path}/results.jsonl is missing. "
-        f"Make them first: qipf bench run --out {tmp_path}"
-    )
+        read_results(tmp_path / name)
+    assert str(refused.value) == message.format(path=tmp_path / name)

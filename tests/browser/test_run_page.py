@@ -219,6 +219,33 @@ def test_print_shows_all_tables_on_white(page):
     assert base64.b64decode(printed["data"]).startswith(b"%PDF")
 
 
+def test_print_shows_every_network_and_corruption(page, tiny_run):
+    page.choose(page.all("#severity-curves select")[2], "aurc")
+    page.emulate(media="print")
+    page.run("dispatchEvent(new Event('beforeprint'))")
+    printed = page.all("#severity-curves .printed svg")
+    titles = [e.text for e in page.all("#severity-curves .printed .view-title")]
+    assert titles == [f"{n}, {c}" for n in ("tiny_mlp", "short_mlp") for c in ("rotation", "zoom")]
+    assert all(svg.is_displayed() for svg in printed)
+    assert all("AURC" in svg.text for svg in printed)  # what is chosen in the last box
+    assert not page.one("#severity-curves .stage").is_displayed()
+    boxes = page.all("#severity-curves .choices label")
+    assert [box.is_displayed() for box in boxes] == [False, False, True]
+    assert len(page.all("#risk-and-coverage .printed svg")) == 2
+    assert len(page.all("#cost-beside-quality .printed .wide svg")) == 2
+    gallery = page.one("[data-gallery]")
+    rows = page.all(".printed-gallery tbody tr", gallery)
+    assert len(rows) == 10
+    assert [e.text for e in page.all(".printed-gallery thead th", gallery)] == [
+        "clean", "15 degrees", "30 degrees", "90 degrees",
+    ]  # fmt: skip
+    assert all(("✓" in row.text or "✗" in row.text) and "%" in row.text for row in rows)
+    for selector in (".slider", ".thumbs", ".detail", ".choices"):
+        assert not page.one(selector, gallery).is_displayed()
+    page.run("dispatchEvent(new Event('afterprint'))")
+    assert page.all(".printed, .printed-gallery, .spread") == []
+
+
 def test_a_page_that_asks_for_something_is_caught(browser, report, tmp_path):
     asking = tmp_path / "asking.html"
     asked = '<img alt="" src="http://127.0.0.1:9/x.png"></main>'

@@ -28,6 +28,10 @@ def test_run_then_table(monkeypatch, capsys, tmp_path, suite):
     )
     assert (code, err) == (0, "")
     assert text == (f"4 results in {out}/results.jsonl\nSee them: qipf bench table {out}\n")
+    code, text, _ = run(
+        monkeypatch, capsys, "bench", "run", "--suite", suite, "--out", out, "--json"
+    )
+    assert json.loads(text) == {"output": f"{out}/results.jsonl", "results": 4}
     code, text, err = run(
         monkeypatch, capsys, "bench", "table", out, "--methods", "qipf, entropy",
         "--metric", "aurc", "--format", "json",
@@ -36,6 +40,36 @@ def test_run_then_table(monkeypatch, capsys, tmp_path, suite):
     cells = json.loads(text)["cells"]
     by_task = {(r["corruption"], r["method"]): r["aurc"] for r in read_results(out)}
     assert {(c["corruption"], c["method"]): c["mean"] for c in cells} == by_task
+
+
+def record(method, seed, roc_auc):
+    return {
+        "suite": "x", "network": "n", "dataset": "digits", "corruption": "zoom", "level": 2.0,
+        "method": method, "seed": seed, "accuracy": 0.5, "roc_auc": roc_auc, "test_images": 10,
+    }  # fmt: skip
+
+
+def write_run(folder, *records):
+    folder.mkdir()
+    (folder / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def test_several_folders_are_one_run_and_fewer_seeds_are_marked(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "a", record("qipf", 0, 0.6), record("svi", 0, 0.9))
+    write_run(tmp_path / "b", record("qipf", 1, 0.8))
+    code, out, err = run(
+        monkeypatch, capsys, "bench", "table", "a", "b", "--metric", "roc_auc",
+        "--format", "markdown",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "| zoom | n | ours | **0.900†** | 0.700 |\n" in out
+    assert "(each the mean over the seeds 0, 1)" in out
+    assert "- † fewer seeds than other methods of the same row: not the same average.\n" in out
+    write_run(tmp_path / "c", record("svi", 0, 0.5))
+    code, out, err = run(monkeypatch, capsys, "bench", "table", "a", "b", "c")
+    assert (code, out) == (2, "")
+    assert err == ("qipf: Both a and c hold svi on n, zoom 2 with seed 0. Name one of them.\n")
 
 
 def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
@@ -59,6 +93,7 @@ def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
         "out": "runs/paper",
         "device": "auto",
         "jobs": 3,
+        "address": None,
         "seed": 5,
         "only": ["method=qipf", "level=2"],
         "keep_scores": False,
@@ -89,7 +124,14 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
             ("run", "--only", "method=qipv"),
             "qipf: Unknown method of this suite 'qipv'. Did you mean 'qipf'? Known: ",
         ),
-        (("table", "nowhere"), "qipf: There are no results in nowhere: "),
+        (
+            ("table", "nowhere"),
+            "qipf: There is no run nowhere. Make one first: qipf bench run --out nowhere\n",
+        ),
+        (
+            ("table", "."),
+            "qipf: There are no results in .. Make them first: qipf bench run --out .\n",
+        ),
     ],
 )
 def test_refusals_are_one_line(arguments, message, monkeypatch, capsys, tmp_path):

@@ -1,6 +1,8 @@
 """qipf fit, qipf score and qipf show, as a user types them."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -211,6 +213,52 @@ def test_a_broken_field_is_told(monkeypatch, capsys, files):
         2,
         f"qipf: broken.qipf cannot be read: it declares {size} bytes and has {size - 1}.\n",
     )
+
+
+def shut(_path, mode):
+    return mode != os.W_OK
+
+
+def full(*_arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (("access", shut), "the folder . is read-only for you"),
+        (("replace", full), "No space left on device"),
+        (("fsync", full), "No space left on device"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words", ["fit train.npz -o new.qipf", "score field.qipf test.npz -o new.csv"]
+)
+def test_an_output_that_cannot_be_written(monkeypatch, capsys, files, broken, reason, words):
+    before = sorted(files.rglob("*"))
+    monkeypatch.setattr(os, *broken)
+    code, out, err = run(monkeypatch, capsys, *words.split())
+    monkeypatch.undo()
+    name = words.split()[-1]
+    assert (code, out, err) == (2, "", f"qipf: Cannot write {name}: {reason}.\n")
+    assert sorted(files.rglob("*")) == before
+
+
+def test_probabilities_are_told_of_but_not_converted(monkeypatch, capsys, files):
+    shares = np.exp(TRAIN) / np.exp(TRAIN).sum(1, keepdims=True)
+    for name, rows in (("shares", shares), ("logs", np.log(shares))):
+        text_file(files / f"{name}.csv", rows.astype(float).round(5))
+    code, _, err = run(monkeypatch, capsys, "fit", "shares.csv", "-o", "mine.qipf")
+    assert code == 0
+    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
+    assert err.count("\n") == 1
+    expected = qipf.QIPF().fit(shares.astype(float).round(5))
+    assert qipf.load("mine.qipf").bandwidth_ == expected.bandwidth_
+    code, _, err = run(monkeypatch, capsys, "score", "field.qipf", "shares.csv", "-o", "s.csv")
+    assert code == 0
+    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
+    for words in ("fit logs.csv -o logs.qipf", "score logs.qipf logs.csv -o s.csv"):
+        assert run(monkeypatch, capsys, *words.split())[2] == ""
 
 
 def test_an_input_is_never_overwritten(monkeypatch, capsys, tmp_path):

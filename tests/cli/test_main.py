@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
-from qipf import QIPFWarning, tables
+import qipf
+from qipf import QIPF, QIPFWarning, tables
 from qipf.cli import docs
 from tests.conftest import make_logits
 from tests.test_cli import run
@@ -37,7 +39,7 @@ def test_what_nobody_expected_is_one_line_and_exit_code_1(monkeypatch, capsys, f
     code, out, err = run(monkeypatch, capsys, "fit", "train.npz")
     assert (code, out) == (1, "")
     assert err == (
-        "qipf: unexpected ZeroDivisionError: division by zero Run it again with --debug, and "
+        "qipf: unexpected ZeroDivisionError: division by zero. Run it again with --debug, and "
         "report what it shows.\n"
     )
 
@@ -64,10 +66,76 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, capsys, fold
     assert sorted(path.name for path in folder.iterdir()) == ["field.qipf", "train.npz"]
 
 
-def test_a_wrong_option_has_exit_code_2(monkeypatch, capsys):
-    code, out, err = run(monkeypatch, capsys, "show", "--jsno")
-    assert (code, out) == (2, "")
-    assert "No such option" in err
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("show", "qipf show: Missing argument 'path'. Try `qipf show --help`."),
+        ("score f.qipf", "qipf score: Missing argument 'test'. Try `qipf score --help`."),
+        (
+            "score f.qipf t.csv",
+            "qipf score: Missing option '--output' / '-o'. Try `qipf score --help`.",
+        ),
+        (
+            "show a b",
+            "qipf show: Got unexpected extra argument(s) (b). Try `qipf show --help`.",
+        ),
+        ("scor f t", "qipf: No such command 'scor'. Did you mean 'score'? Try `qipf --help`."),
+        (
+            "figure sevrity runs/x",
+            "qipf figure: No such command 'sevrity'. Did you mean 'severity'? "
+            "Try `qipf figure --help`.",
+        ),
+        (
+            "show --jsno",
+            "qipf show: No such option: --jsno (Possible options: --json). Try `qipf show --help`.",
+        ),
+        (
+            "bench run --seed many",
+            "qipf bench run: Invalid value for '--seed': Input should be a valid integer, unable "
+            "to parse string as an integer. Try `qipf bench run --help`.",
+        ),
+    ],
+)
+def test_wrong_words_are_one_line_and_exit_code_2(monkeypatch, capsys, words, line):
+    assert run(monkeypatch, capsys, *words.split()) == (2, "", f"{line}\n")
+
+
+def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys):
+    code, out, err = run(monkeypatch, capsys, "figure")
+    assert (code, err) == (2, "")
+    assert "Usage: qipf figure" in out
+
+
+@pytest.mark.parametrize("words", ["--help", "score --help", "scor", "bench run --seed many"])
+def test_help_and_wrong_words_do_not_wait_for_torch(words):
+    code = (
+        f"import sys; sys.argv = ['qipf', *{words.split()}]\n"
+        "from qipf.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print({'torch', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")
+
+
+def test_the_defaults_of_fit_are_those_of_the_field():
+    given = {p.name: p.default for p in dict(docs.commands())["qipf fit"].params}
+    expected = QIPF().get_params()
+    expected["seed"] = expected.pop("random_state")
+    expected["orders"] = ",".join(map(str, expected["orders"]))
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_public_names_are_found_when_first_used():
+    assert set(qipf.__all__) <= set(dir(qipf))
+    for name in qipf.__all__:
+        assert getattr(qipf, name).__name__ == name
+    assert issubclass(qipf.QIPFNotFittedError, NotFittedError)
+    with pytest.raises(AttributeError, match="module 'qipf' has no attribute 'QIPV'"):
+        _ = qipf.QIPV
+    with pytest.raises(AttributeError, match="module 'qipf.errors' has no attribute 'Nothing'"):
+        _ = qipf.errors.Nothing
 
 
 def test_warnings_are_one_line(monkeypatch, capsys, folder):
@@ -104,8 +172,17 @@ def complete(words):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_shell_completes_commands():
-    assert complete("qipf s").stdout.split() == ["score", "show"]
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("qipf fig", ["figure"]),
+        ("qipf s", ["score", "show"]),
+        ("qipf figure se", ["severity"]),
+        ("qipf bench run --su", ["--suite"]),
+    ],
+)
+def test_the_shell_completes_commands(typed, offered):
+    assert complete(typed).stdout.split() == offered
 
 
 def test_completion_is_installed(tmp_path):
@@ -172,7 +249,7 @@ def test_every_command_is_documented_with_an_example():
 def test_the_examples_are_commands_that_parse():
     for name, command in docs.commands():
         for example in re.findall(r"Example: `([^`]+)`", command.help):
-            words = shlex.split(" ".join(example.split()))
+            words = shlex.split(" ".join(example.split("|")[-1].split()))  # the end of a pipe
             given = words[len(name.split()) :]
             assert f"{name} ".startswith(" ".join(words[: len(name.split())]))
             with command.make_context(name, given) as parsed:  # parsed, not run

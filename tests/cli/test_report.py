@@ -18,6 +18,7 @@ def files(tmp_path, monkeypatch):
     np.savez("test.npz", logits=test, labels=(test + noise).argmax(1))
     np.savez("narrow.npz", logits=test[:, :4])
     np.savez("tiny.npz", logits=train[:5])
+    (tmp_path / "bare.csv").write_text("logit_0,logit_1\n")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -40,7 +41,10 @@ def test_a_page_of_ones_own_logits(monkeypatch, capsys, files):
     ("arguments", "line"),
     [
         ("", "Name what to report: a run's folder, or logits with --train and --test."),
-        ("--train train.npz", "Name what to report: a run's folder, or logits with --train and "),
+        (
+            "--train train.npz",
+            "Name what to report: a run's folder, or logits with --train and --test.",
+        ),
         ("empty --train train.npz", "Name a run, or --train and --test, not both."),
         ("--train no.npz --test test.npz", "There is no file no.npz."),
         (
@@ -56,16 +60,33 @@ def test_a_page_of_ones_own_logits(monkeypatch, capsys, files):
             "--train train.npz --test test.npz -o mine.pdf",
             "Cannot write 'mine.pdf': name a file that ends in .html or .htm.",
         ),
-        ("--train train.npz --test test.npz -o no/m.html", "There is no folder no. Create it, or "),
-        ("empty", "empty"),
-        ("nowhere", "nowhere"),
+        (
+            "--train train.npz --test test.npz -o no/m.html",
+            "There is no folder no. Create it, or choose another.",
+        ),
+        ("empty", "There are no results in empty. Make them first: qipf bench run --out empty"),
+        ("nowhere", "There is no run nowhere. Make one first: qipf bench run --out nowhere"),
+        ("--train bare.csv --test test.npz", "bare.csv has a header, but no rows."),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(monkeypatch, capsys, files, arguments, line):
     before = sorted(files.rglob("*"))
     code, out, err = run(monkeypatch, capsys, "report", *arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("qipf: ")
-    assert err.count("\n") == 1
-    assert line in err
+    assert (code, out, err) == (2, "", f"qipf: {line}\n")
     assert sorted(files.rglob("*")) == before
+
+
+def test_probabilities_are_told_of(monkeypatch, capsys, files):
+    with np.load("train.npz") as train:
+        shares = np.exp(train["logits"]) / np.exp(train["logits"]).sum(1, keepdims=True)
+    np.savez("shares.npz", logits=shares)
+    code, out, err = run(
+        monkeypatch, capsys, "report", "--train", "shares.npz", "--test", "test.npz"
+    )
+    assert (code, out) == (0, "wrote report.html\n")
+    assert err == (
+        "qipf: warning: shares.npz seems to hold probabilities: no number is negative, and every "
+        "row sums to 1. They are taken as they are, but a field is meant for logits: pass the "
+        "network's outputs before its softmax or, if these are lost, the probabilities' "
+        "logarithms, in training and test files alike.\n"
+    )

@@ -21,14 +21,17 @@ def texts(path):
 
 def test_severity_draws_a_row_for_each_corruption(tiny_run, tmp_path):
     target = tmp_path / "severity.svg"
-    draw_severity(tiny_run, target, network="tiny_mlp", corruptions=["rotation", "zoom"])
+    methods = Run(tiny_run).methods
+    draw_severity(
+        tiny_run, target, network="tiny_mlp", corruptions=["rotation", "zoom"], methods=methods
+    )
     written = texts(target)
     for text in (
         "ROC-AUC",
         "PR-AUC",
         "Point-biserial correlation",
         "chance",
-        *Run(tiny_run).methods,
+        *methods,
     ):
         assert written.count(text) == 1
     for text in ("rotation (degrees)", "zoom (factor)"):

@@ -99,7 +99,7 @@ def test_shares_beyond_the_training_marks(labelled):
     ("errors", "told"),
     [
         (4, "Suggested: trust predictions up to an uncertainty of 1.5. On test predictions it was "
-            "not chosen on, it keeps 66.7% with an error rate of 4.00%."),
+            "not chosen on, it keeps 66.7% with an error rate of 4.00% (wanted: at most 5.00%)."),
         (40, "No threshold is suggested: the one that keeps to an error rate of 5.00% on half of "
              "the test predictions (1.5) gives 40.00% on the other half."),
     ],

@@ -69,24 +69,27 @@ def test_severity_curves_hold_the_recorded_values(tiny_run, page):
 
 def test_how_it_was_made(tiny_run, page):
     text = plain(page)
-    assert "qipf bench run --suite YOURS.yaml --seed 0 --out runs/tiny" in text
+    assert "qipf bench run --suite tiny.yaml --seed 0 --out runs/tiny" in text
     assert "qipf report runs/tiny -o report.html" in text
     assert "epochs 8" in text
     assert "options of mc_dropout rate default, passes 4" in text
     assert str(tiny_run.parent) not in page
 
 
-def test_runs_of_a_known_suite_name_it(tiny_run, tmp_path):
-    digits = {"epochs": 40, "batch_size": 64, "learning_rate": 0.002, "augment": False}
-    recipe = digits | {"bfloat16": False, "dropout_rate": 0.1}
+def test_commands_name_the_suite_and_the_seeds(tmp_path):
     record = {
-        "network": "digits_mlp", "dataset": "digits", "corruption": "zoom", "level": 2.0,
-        "method": "entropy", "seed": 3, "accuracy": 0.5,
-        "parameters": {"network": "mlp", "recipe": recipe, "options": {}},
+        "network": "digits_mlp", "corruption": "zoom", "level": 2.0, "method": "entropy",
     }  # fmt: skip
-    (tmp_path / "results.jsonl").write_text(json.dumps(record) + "\n")
-    expected = ["qipf bench run --suite digits --seed 3 --out runs/x"]
-    assert commands_of(Run(tmp_path), "x") == expected
+    made = [("digits", 0), ("digits", 3), ("mine", 0)]
+    lines = [json.dumps(record | {"suite": suite, "seed": seed}) for suite, seed in made]
+    old = json.dumps(record | {"seed": 4})  # from before results named their suite
+    (tmp_path / "results.jsonl").write_text("\n".join([*lines, old]) + "\n")
+    assert commands_of(Run(tmp_path), "x") == [
+        "qipf bench run --suite digits --out runs/x",
+        "qipf bench run --suite mine.yaml --seed 0 --out runs/x",
+        "qipf bench run --suite digits --seed 3 --out runs/x",
+        "qipf bench run --suite YOURS.yaml --seed 4 --out runs/x",
+    ]
 
 
 def test_half_a_run_has_a_page_too(tiny_run, tmp_path):

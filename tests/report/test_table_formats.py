@@ -76,6 +76,9 @@ def test_csv_has_all_digits_and_the_paper_s_cells(summary):
         "paper_mean": "0.74",
         "paper_std": "0.07",
         "paper_best": "True",
+        "mark": "",
+        "measured": "2",
+        "seed_std": "",
     }
     assert float(rows[1]["std"]) == pytest.approx(0.1)
     assert (rows[2]["mean"], rows[2]["paper_mean"]) == ("0.123456", "")

@@ -3,7 +3,7 @@ import pytest
 from qipf.bench.reported import reported
 from qipf.bench.suites import PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError
-from qipf.report.tables import Cell, summarise
+from qipf.report.tables import Cell, mark, summarise
 
 
 def result(network, corruption, level, method, roc_auc, accuracy=0.5, seed=0, **more):
@@ -53,6 +53,40 @@ def test_seeds_are_averaged_before_levels():
     assert cell.std == pytest.approx(0.1)
 
 
+def test_cells_with_fewer_seeds_or_levels_than_others_are_marked():
+    results = [
+        *(result("n", "zoom", k, "qipf", 0.6 + 0.1 * s, seed=s) for k in (1, 2) for s in (0, 1, 2)),
+        *(result("n", "zoom", k, "knn", 0.9) for k in (1, 2)),
+        *(result("n", "zoom", 1, "svi", 0.9, seed=s) for s in (0, 1, 2)),
+    ]
+    only = row(results)
+    assert {m: mark(only, cell) for m, cell in only.ours.items()} == {
+        "qipf": "", "knn": "†", "svi": "*",
+    }  # fmt: skip
+    assert only.ours["qipf"].mean == pytest.approx(0.7)
+    assert only.ours["qipf"].seed_std == pytest.approx(0.1)  # of 0.6, 0.7 and 0.8
+    assert only.ours["knn"].seed_std is None
+    notes = summarise(results, methods="all").notes
+    assert notes[0].startswith(
+        "Mean ± standard deviation over a corruption's levels (each the mean over the seeds "
+        "0, 1, 2); "
+    )
+    assert notes[1:] == (
+        "* not all levels measured yet.",
+        "† fewer seeds than other methods of the same row: not the same average.",
+    )
+
+
+def test_a_level_without_errors_for_one_seed_rests_on_the_others():
+    results = [
+        result("n", "zoom", 1, "qipf", 0.6, seed=0),
+        result("n", "zoom", 1, "qipf", None, seed=1, accuracy=1.0),
+    ]
+    only = row(results)
+    assert (only.ours["qipf"].mean, only.left_out) == (0.6, 0)
+    assert mark(only, only.ours["qipf"]) == ""
+
+
 def test_levels_with_nothing_to_detect_are_left_out_of_every_metric_and_counted():
     results = [
         result("n", "zoom", 0.5, "qipf", 0.6, pr_auc=0.4),
@@ -61,7 +95,7 @@ def test_levels_with_nothing_to_detect_are_left_out_of_every_metric_and_counted(
     ]
     for metric, value in (("roc_auc", 0.6), ("pr_auc", 0.4)):
         only = row(results, metric=metric)
-        assert only.ours["qipf"] == Cell(value, 0.0, 1, True)
+        assert only.ours["qipf"] == Cell(value, 0.0, 1, True, measured=1)
         assert (only.levels, only.left_out) == (3, 2)
     assert (
         "n under zoom: 2 of 3 levels left out, having no errors or only errors to detect."

@@ -88,10 +88,12 @@ def read_results(path: Path | str) -> list[Record]:
     path = Path(path)
     file = path / RESULTS if path.is_dir() else path
     if not file.is_file():
-        raise QIPFInputError(
-            f"There are no results in {path}: {file} is missing. "
-            f"Make them first: qipf bench run --out {path}"
-        )
+        if path.suffix == Path(RESULTS).suffix:
+            raise QIPFInputError(f"There is no file {path}. Name a run's folder, or its {RESULTS}.")
+        found = f"There is no run {path}. Make one first:"
+        if path.exists():
+            found = f"There are no results in {path}. Make them first:"
+        raise QIPFInputError(f"{found} qipf bench run --out {path}")
     return _parsed(file, file.read_bytes())[0]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from qipf.cli.options import Json, answer
+from qipf.errors import QIPFInputError
 
 app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
 
@@ -26,7 +29,13 @@ def run(
     device: Annotated[
         str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")
     ] = "auto",
-    jobs: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
+    jobs: Annotated[
+        str, typer.Option(help="Processes that share the work; ray takes a cluster's workers.")
+    ] = "1",
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that runs already; if not given, one on this machine."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Instead of the suite's own.")] = None,
     only: Annotated[
         list[str] | None,
@@ -41,6 +50,7 @@ def run(
     keep_scores: Annotated[
         bool, typer.Option(help="Keep every method's uncertainties for figures.")
     ] = True,
+    as_json: Json = False,
 ) -> None:
     """Measure a suite; started again, go on where it stopped.
 
@@ -49,9 +59,11 @@ def run(
     Example: `qipf bench run --suite paper --data ~/data --device cuda`
 
     Example: `qipf bench run --only method=qipf,entropy --only corruption=rotation`
+
+    Example: `qipf bench run --suite paper --jobs ray --address auto`
     """
     from qipf.bench import runner
-    from qipf.bench.results import read_results
+    from qipf.bench.results import RESULTS, read_results
 
     folder = out if out is not None else Path("runs") / Path(suite).stem
     try:
@@ -59,11 +71,12 @@ def run(
             suite,
             folder,
             device=device,
-            jobs=jobs,
+            jobs=_jobs(jobs),
             seed=seed,
             only=only or (),
             data=data,
             keep_scores=keep_scores,
+            address=address,
         )
     except KeyboardInterrupt:
         typer.echo(
@@ -71,13 +84,29 @@ def run(
             err=True,
         )
         raise typer.Exit(130) from None
-    typer.echo(f"{len(read_results(folder))} results in {folder / 'results.jsonl'}")
-    typer.echo(f"See them: qipf bench table {folder}")
+    count, file = len(read_results(folder)), folder / RESULTS
+    text = f"{count} results in {file}\nSee them: qipf bench table {folder}"
+    answer(as_json, {"output": file, "results": count}, text)
+
+
+def _jobs(text: str) -> int | Literal["ray"]:
+    if text == "ray":
+        return "ray"
+    try:
+        return int(text)
+    except ValueError:
+        raise QIPFInputError(f"--jobs must be a whole number or ray, got {text!r}.") from None
 
 
 @app.command("table")
 def table(
-    folder: Annotated[Path, typer.Argument(help="A run's folder, or its results.jsonl.")],
+    folder: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A run's folder, or its results.jsonl; several, such as one for each seed, are "
+            "read as one run."
+        ),
+    ],
     style: Annotated[
         str, typer.Option("--format", help="terminal, markdown, csv, latex or json.")
     ] = "terminal",
@@ -95,11 +124,13 @@ def table(
     Example: `qipf bench table runs/digits`
 
     Example: `qipf bench table runs/paper --methods all --metric roc_auc --format markdown`
+
+    Example: `qipf bench table runs/seed0 runs/seed1 runs/seed2 --format json`
     """
-    from qipf.bench.results import read_results
+    from qipf.report.runs import Run
     from qipf.report.table_formats import render
     from qipf.report.tables import PAPER_METRICS, summarise
 
     chosen = methods if methods in ("paper", "all") else [m.strip() for m in methods.split(",")]
-    summary = summarise(read_results(folder), metric or PAPER_METRICS, chosen)
+    summary = summarise(Run(*folder).records, metric or PAPER_METRICS, chosen)
     typer.echo(render(summary, style), nl=False)

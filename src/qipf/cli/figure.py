@@ -7,8 +7,17 @@ from typing import Annotated
 
 import typer
 
+from qipf.cli.options import Json, answer
+
 app = typer.Typer(help="Draw figures.", no_args_is_help=True)
 
+Folders = Annotated[
+    list[Path],
+    typer.Argument(
+        help="A run's folder, as qipf bench run makes it; several, such as one for each seed, are "
+        "read as one run."
+    ),
+]
 Folder = Annotated[Path, typer.Argument(help="A run's folder, as qipf bench run makes it.")]
 Network = Annotated[
     str | None, typer.Option(help="A network of the run; may be left out if there is but one.")
@@ -16,9 +25,15 @@ Network = Annotated[
 Corruption = Annotated[str, typer.Option(help="A corruption of the run; none is the clean images.")]
 Level = Annotated[float, typer.Option(help="A level of the corruption that was measured.")]
 Methods = Annotated[
-    list[str] | None, typer.Option("--method", help="A method of the run; may be given again.")
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="A method of the run; may be given again. The paper's if not given (all, if the run "
+        "has none of them).",
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="A seed of the run; the lowest if not given.")]
+Dpi = Annotated[int, typer.Option(help="Dots per inch of a .png.", min=20, max=1200)]
 TARGET = "The file to write: .png, .pdf or .svg."
 
 
@@ -30,6 +45,8 @@ def _figure() -> None:
 @app.command("sine")
 def sine(
     output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("sine.png"),
+    dpi: Dpi = 200,
+    as_json: Json = False,
 ) -> None:
     """The field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
 
@@ -37,13 +54,13 @@ def sine(
     """
     from qipf.report.sine import draw_sine
 
-    draw_sine(output)
-    typer.echo(f"wrote {output}")
+    draw_sine(output, dpi)
+    answer(as_json, {"output": output}, f"wrote {output}")
 
 
 @app.command("severity")
 def severity(
-    run: Folder,
+    run: Folders,
     network: Network = None,
     corruption: Annotated[
         list[str] | None,
@@ -51,18 +68,22 @@ def severity(
     ] = None,
     method: Methods = None,
     output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("severity.png"),
+    dpi: Dpi = 200,
+    as_json: Json = False,
 ) -> None:
     """Detection of errors against severity (the paper's Figures 3e to 3g, and 4).
 
     Example: `qipf figure severity runs/digits --corruption rotation -o severity.pdf`
 
     Example: `qipf figure severity runs/paper --network cifar10_vgg3 --corruption rotation
-    --corruption shear`
+    --corruption shear --json`
     """
     from qipf.report.figures import draw_severity
 
-    draw_severity(run, output, network=network, corruptions=corruption or (), methods=method)
-    typer.echo(f"wrote {output}")
+    curves = draw_severity(
+        run, output, network=network, corruptions=corruption or (), methods=method, dpi=dpi
+    )
+    answer(as_json, {"output": output, "curves": curves}, f"wrote {output}")
 
 
 @app.command("detection")
@@ -74,6 +95,8 @@ def detection(
     method: Methods = None,
     seed: Seed = None,
     output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("detection.png"),
+    dpi: Dpi = 200,
+    as_json: Json = False,
 ) -> None:
     """Uncertainty of right and wrong predictions, ROC and PR curves (the paper's Figures 3b to 3d).
 
@@ -84,7 +107,7 @@ def detection(
     """
     from qipf.report.figures_detection import draw_detection
 
-    draw_detection(
+    found = draw_detection(
         run,
         output,
         network=network,
@@ -92,8 +115,9 @@ def detection(
         level=level,
         methods=method,
         seed=seed,
+        dpi=dpi,
     )
-    typer.echo(f"wrote {output}")
+    answer(as_json, {"output": output, **found}, f"wrote {output}")
 
 
 @app.command("field")
@@ -107,6 +131,8 @@ def field(
     ] = None,
     seed: Seed = None,
     output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("field.png"),
+    dpi: Dpi = 200,
+    as_json: Json = False,
 ) -> None:
     """The field of a network's predictions, and where test predictions fall (Figure 3a).
 
@@ -114,7 +140,7 @@ def field(
     """
     from qipf.report.figures_field import draw_field
 
-    draw_field(
+    drawn = draw_field(
         run,
         output,
         network=network,
@@ -122,5 +148,12 @@ def field(
         level=level,
         data=data,
         seed=seed,
+        dpi=dpi,
     )
-    typer.echo(f"wrote {output}")
+    told = {
+        "output": output,
+        "axis_variance_share": drawn.projection.share,
+        "right": drawn.right,
+        "wrong": drawn.wrong,
+    }
+    answer(as_json, told, f"wrote {output}")

@@ -29,7 +29,7 @@ Json = Annotated[
 
 def answer(as_json: bool, told: dict[str, Any], text: str) -> None:
     """Print for a person, or the same as JSON."""
-    typer.echo(json.dumps(told, default=_plain) if as_json else text)
+    typer.echo(json.dumps(told, default=_plain, ensure_ascii=False) if as_json else text)
 
 
 def _plain(value: Any) -> Any:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def report(
     run: Annotated[
-        Path | None, typer.Argument(help="A run's folder, as qipf bench run makes it.")
+        list[Path] | None,
+        typer.Argument(
+            help="A run's folder, as qipf bench run makes it; several, such as one for each seed, "
+            "are read as one run."
+        ),
     ] = None,
     train: Annotated[
         Path | None, typer.Option(help="Instead of a run: logits of your own training data.")
@@ -51,7 +55,7 @@ def report(
 
     Example: `qipf report --train train.csv --test test.csv --risk 0.01 -o mine.html`
     """
-    if run is not None:
+    if run:
         if train is not None or test is not None:
             raise QIPFInputError("Name a run, or --train and --test, not both.")
         from qipf.report.run_page import write_run_report

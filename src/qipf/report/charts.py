@@ -57,8 +57,20 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Something that happens at a place along x: a line across, and a word at it."""
+
+    x: float
+    label: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
 class Chart:
-    """Lines with hover, points with names, or a histogram (x: left edges; one more at the end)."""
+    """Lines with hover, points with names, or a histogram (x: left edges; one more at the end).
+
+    A line that exceeds an end given for y leaves the chart there.
+    """
 
     title: str
     x: Axis
@@ -66,6 +78,7 @@ class Chart:
     series: Sequence[Series]
     kind: Literal["lines", "points", "histogram"] = "lines"
     markers: bool = True
+    marks: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +97,7 @@ def chart_html(
     choices: Sequence[Choice] = (),
     shown: Sequence[str] | None = None,
     presets: Mapping[str, Sequence[str]] | None = None,
+    print_all: bool = False,
 ) -> str:
     """A figure with its chart, or with several of which selection boxes show one.
 
@@ -96,6 +110,7 @@ def chart_html(
     shown : names of the series that are switched on at first; all if None. With more than one
         series the reader can switch each on and off.
     presets : buttons that switch on a set of series by a name: ``{"paper": [...], "all": [...]}``.
+    print_all : print every chart, not only those under the last box's choice.
     """
     charts: dict[tuple[str, ...], Chart] = {(): chart} if isinstance(chart, Chart) else dict(chart)
     _check_keys(charts, choices)
@@ -114,6 +129,7 @@ def chart_html(
             [label, [name for name in names if name in chosen]]
             for label, chosen in (presets or {}).items()
         ],
+        "printAll": print_all,
     }
     note = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
     return (
@@ -232,6 +248,9 @@ def _view(chart: Chart) -> dict[str, Any]:
             | ({} if shared is not None else {"x": x})
             | ({"fixed": True} if s.fixed else {})
             for s, x in zip(chart.series, xs, strict=True)
+        ],
+        "marks": [
+            {"x": mark.x, "label": mark.label, "strong": mark.strong} for mark in chart.marks
         ],
     }
 

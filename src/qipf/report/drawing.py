@@ -13,6 +13,9 @@ from qipf.errors import QIPFError
 #: File kinds a figure can be written as.
 KINDS = (".png", ".pdf", ".svg")
 
+#: Dots per inch of a PNG.
+DPI = 200
+
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -32,8 +35,13 @@ def graded(share: float) -> Any:
 
 
 @contextmanager
-def drawing(path: Path, *, width: float, height: float, **grid: Any) -> Iterator[Any]:
-    """Axes to draw on (a list of rows); on leaving, the figure is written to `path` in one step."""
+def drawing(
+    path: Path, *, width: float, height: float, dpi: int = DPI, **grid: Any
+) -> Iterator[Any]:
+    """Axes to draw on (a list of rows); on leaving, the figure is written to `path` in one step.
+
+    `width` and `height` are in inches, of `dpi` dots each in a PNG.
+    """
     path = checked_output(path, KINDS)
     matplotlib = _matplotlib()
     from matplotlib.figure import Figure
@@ -43,7 +51,7 @@ def drawing(path: Path, *, width: float, height: float, **grid: Any) -> Iterator
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False, **grid)
         with replaced(path) as file:
-            figure.savefig(file, dpi=200, format=path.suffix[1:].lower())
+            figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower())
 
 
 def _matplotlib() -> Any:

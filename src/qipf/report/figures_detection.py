@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
 from qipf.bench.evaluation import pr_auc, roc_auc
-from qipf.bench.suites import PAPER_METHODS
 from qipf.errors import QIPFError
 from qipf.report.charts import histogram_chart
-from qipf.report.drawing import drawing
+from qipf.report.drawing import DPI, drawing
 from qipf.report.figures import draw_bars, line_style, shared_legend
 from qipf.report.looks import CHANCE, RIGHT, WRONG, look_of
 from qipf.report.runs import Run, Scores, level_text
 
 COLUMNS = 4
+
+#: Curves of thousands of points carry a marker at every such part of the picture's diagonal.
+MARK_EVERY = 0.12
 
 
 def draw_detection(
@@ -31,21 +33,23 @@ def draw_detection(
     level: float,
     methods: Sequence[str] | None = None,
     seed: int | None = None,
-) -> None:
+    dpi: int = DPI,
+) -> dict[str, Any]:
     """Draw, for each method, uncertainty of right and wrong predictions; then ROC and PR curves.
 
-    Without `methods`: the paper's, or all of the run if it has none of these.
+    Without `methods`: the paper's, or all of the run if it has none of these. The error rate and
+    the areas under the curves are returned.
     """
     run = Run(folder)
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)
-    names = run.chosen_methods(methods or [m for m in run.methods if m in PAPER_METHODS])
+    names = run.chosen_methods(methods or run.paper_methods)
     scores, wrong = _kept(run, chosen, corruption, level, names, seed)
     cells = len(names) + 2
     columns = min(COLUMNS, cells)
     rows = -(-cells // columns)
     with drawing(
-        path, width=2.9 * columns, height=2.4 * rows + 0.7, rows=rows, columns=columns
+        path, width=2.9 * columns, height=2.4 * rows + 0.7, rows=rows, columns=columns, dpi=dpi
     ) as axes:
         places = [axis for row in axes for axis in row]
         for axis, name in zip(places, names, strict=False):
@@ -60,6 +64,11 @@ def draw_detection(
         title = where if where == "clean" else f"{corruption}, {where}"
         figure.suptitle(f"{chosen}, {title}: {wrong.mean():.1%} wrong", fontsize=11)
         shared_legend(figure, places[len(names)], columns=4)
+    return {
+        "error_rate": float(wrong.mean()),
+        "roc_auc": {name: roc_auc(values, wrong) for name, values in scores.items()},
+        "pr_auc": {name: pr_auc(values, wrong) for name, values in scores.items()},
+    }
 
 
 def _kept(
@@ -100,7 +109,7 @@ def _draw_roc(axis: Any, scores: Scores, wrong: NDArray) -> None:
     for name, values in scores.items():
         false, true, _ = roc_curve(wrong, values)
         label = f"{name} ({roc_auc(values, wrong):.2f} / {pr_auc(values, wrong):.2f})"
-        axis.plot(false, true, label=label, **line_style(look_of(name), markers=False))
+        axis.plot(false, true, label=label, markevery=MARK_EVERY, **line_style(look_of(name)))
     axis.set_title("ROC curves (below: areas, ROC / PR)", fontsize=9)
     axis.set_xlabel("right predictions flagged")
     axis.set_ylabel("errors found")
@@ -111,8 +120,8 @@ def _draw_pr(axis: Any, scores: Scores, wrong: NDArray) -> None:
     for name, values in scores.items():
         precision, recall, _ = precision_recall_curve(wrong, values)
         # the last point (recall 0) is a convention, not a threshold
-        style = line_style(look_of(name), markers=False)
-        axis.plot(recall[:-1], precision[:-1], drawstyle="steps-pre", **style)
+        style = line_style(look_of(name)) | {"drawstyle": "steps-pre", "markevery": MARK_EVERY}
+        axis.plot(recall[:-1], precision[:-1], **style)
     axis.set_ylim(0, 1.02)
     axis.set_title("Precision-recall curves", fontsize=9)
     axis.set_xlabel("errors found (recall)")

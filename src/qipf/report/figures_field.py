@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qipf.durable import checked_output
 from qipf.estimator import QIPF
-from qipf.report.drawing import KINDS, drawing, graded
+from qipf.report.drawing import DPI, KINDS, drawing, graded
 from qipf.report.figures import draw_bars
 from qipf.report.looks import RIGHT, WRONG
 from qipf.report.runs import Run, level_text
@@ -108,14 +108,18 @@ def draw_field(
     level: float,
     data: Path | str | None = None,
     seed: int | None = None,
-) -> None:
-    """Draw the field of the training predictions, where test predictions fall, and the modes."""
+    dpi: int = DPI,
+) -> ProjectedField:
+    """Draw the field of the training predictions, where test predictions fall, and the modes.
+
+    What was drawn is returned.
+    """
     checked_output(path, KINDS)  # before the work, not after
     run = Run(folder)
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)
     field = projected_field(TrainedNetwork(run, chosen, data, seed), corruption, level)
-    with drawing(path, width=6.6, height=6.2, rows=2, sharex=True) as axes:
+    with drawing(path, width=6.6, height=6.2, rows=2, sharex=True, dpi=dpi) as axes:
         _draw_density(axes[0][0], field)
         _draw_modes(axes[1][0], field)
         figure = axes[0][0].figure
@@ -130,6 +134,7 @@ def draw_field(
             "scaled to a maximum of 1.",
             fontsize=7,
         )
+    return field
 
 
 def _draw_density(axis: Any, field: ProjectedField) -> None:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from qipf.bench.corruptions import CORRUPTIONS
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFError
+from qipf.progress import progress
 from qipf.report.charts import embedded
 from qipf.report.page import paragraph
-from qipf.report.runs import IDENTITY, Run, Scores, level_text, unit_of
+from qipf.report.runs import IDENTITY, Run, Scores, level_text, of_one_seed, unit_of
 from qipf.report.trained import Predictions, TrainedNetwork, checkpoint_of
 
 #: Sample images, at most.
@@ -30,7 +31,7 @@ def gallery_html(run: Run, data: Path | str | None = None) -> str:
     networks: dict[str, Any] = {}
     sprites: dict[str, list[str]] = {}
     notes: list[str] = []
-    for name in run.networks:
+    for name in progress(run.networks, "gallery"):
         trained = _opened(run, name, data)
         if isinstance(trained, TrainedNetwork):
             networks[name] = _network(run, trained, name, sprites)
@@ -41,7 +42,7 @@ def gallery_html(run: Run, data: Path | str | None = None) -> str:
     intro = paragraph(
         "The first test image of each class. Turn the corruption up and watch the answers: "
         "percentiles tell how many of the clean test predictions the method trusts more than "
-        "this one (100 = all of them). Choose an image for the details."
+        "this one (100 = all of them). Choose an image for the details." + of_one_seed(run)
     )
     content = embedded({"networks": networks, "sprites": sprites})
     return f'{intro}<div class="gallery" data-gallery>{content}</div>{"".join(notes)}'
@@ -154,7 +155,9 @@ def _modes(trained: TrainedNetwork, said: Sequence[Predictions]) -> list[list[li
     """By image and level: the field's modes, in the order of its orders."""
     if not trained.has_field:
         return []
-    modes = np.stack([trained.field.modes(each.logits) for each in said], axis=1)
+    # all at once: a call of the field costs more than the few rows of a level
+    together = trained.field.modes(np.concatenate([each.logits for each in said]))
+    modes = together.reshape(len(said), -1, together.shape[1]).swapaxes(0, 1)
     return [[[float(f"{v:.3g}") for v in step] for step in image] for image in modes]
 
 

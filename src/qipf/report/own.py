@@ -123,7 +123,7 @@ def _suggestion(found: Study) -> str:
     return (
         f"Suggested: trust predictions up to an uncertainty of {limit.value:.4g}. On test "
         f"predictions it was not chosen on, it keeps {limit.kept / limit.checked_on:.1%} with an "
-        f"error rate of {limit.risk[0]:.2%}."
+        f"error rate of {limit.risk[0]:.2%} (wanted: at most {limit.target:.2%})."
     )
 
 

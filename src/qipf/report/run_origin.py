@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
-from qipf.bench.results import task_of
-from qipf.bench.scoring import parameters
-from qipf.bench.suites import SUITES, Suite, base_name
+from qipf.bench.suites import SUITES, base_name
 from qipf.report.page import code, facts, paragraph, subheading
 from qipf.report.runs import Run
 from qipf.report.tables import Summary
@@ -48,35 +44,14 @@ def origin_html(run: Run, summary: Summary) -> str:
 
 
 def commands_of(run: Run, folder: str) -> list[str]:
-    """The commands that make such results: a suite that comes with qipf, or one's own."""
+    """The commands that make such results: of a suite that comes with qipf, or of one's own."""
+    made = sorted({(int(r["seed"]), str(r.get("suite", "YOURS"))) for r in run.records})
     commands = []
-    for seed in run.seeds:
-        name = next((name for name, suite in SUITES.items() if _made_by(run, suite, seed)), None)
-        if name is None:
-            commands.append(f"qipf bench run --suite YOURS.yaml --seed {seed} --out runs/{folder}")
-        else:
-            own = f" --seed {seed}" if seed != SUITES[name].seed else ""
-            commands.append(f"qipf bench run --suite {name}{own} --out runs/{folder}")
+    for seed, suite in made:
+        name = suite if suite in SUITES else f"{suite}.yaml"
+        own = f" --seed {seed}" if suite not in SUITES or seed != SUITES[suite].seed else ""
+        commands.append(f"qipf bench run --suite {name}{own} --out runs/{folder}")
     return commands
-
-
-def _made_by(run: Run, suite: Suite, seed: int) -> bool:
-    """Whether every result of a seed is one of this suite's, made with its parameters."""
-    whole = replace(suite, seed=seed, networks=(*suite.networks, *suite.optional))
-    tasks = set(whole.tasks())
-    known: dict[tuple[str, str], Any] = {}
-    for record in run.records:
-        task = task_of(record)
-        if task.seed != seed:
-            continue
-        if task not in tasks:
-            return False
-        key = (task.network, task.method)
-        if key not in known:
-            known[key] = json.loads(json.dumps(parameters(whole, task)))
-        if record["parameters"] != known[key]:
-            return False
-    return True
 
 
 def _chosen(records: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -20,22 +20,27 @@ from qipf.report.page import (
     write_page,
 )
 from qipf.report.run_origin import origin_html
+from qipf.report.run_rules import rules_html
 from qipf.report.run_sections import cost_html, overall, risk_html, severity_html, tables_html
+from qipf.report.run_watch import accuracy_html, timeline_html
 from qipf.report.runs import Run
 from qipf.report.table_formats import TITLES
 from qipf.report.tables import PAPER_METRICS, MetricTable, Summary, summarise
 
 
 def write_run_report(
-    run_folder: Path | str, output: Path | str, data: Path | str | None = None
+    folders: Path | str | Sequence[Path | str],
+    output: Path | str,
+    data: Path | str | None = None,
 ) -> Path:
-    """Write the page of a run, and return its place.
+    """Write the page of a run (of several folders read as one), and return its place.
 
     `data` is the folder of the datasets (see `qipf.bench.datasets.load`); without the run's own
     the page has no gallery, and says so.
     """
     output = checked_page(output)
-    return write_page(output, run_page(Run(run_folder), data))
+    given = [folders] if isinstance(folders, (str, Path)) else folders
+    return write_page(output, run_page(Run(*given), data))
 
 
 def run_page(run: Run, data: Path | str | None = None) -> str:
@@ -47,6 +52,9 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
         Section("Severity curves", severity_html(run)),
         Section("Gallery", gallery_html(run, data)),
         Section("Risk and coverage", risk_html(run)),
+        Section("Certified thresholds", rules_html(run)),
+        Section("Shift timeline", timeline_html(run)),
+        Section("Accuracy without labels", accuracy_html(run)),
         Section("Cost beside quality", cost_html(run, summary)),
         Section("How it was made", origin_html(run, summary)),
     ]

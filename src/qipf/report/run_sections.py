@@ -11,9 +11,9 @@ from qipf.methods import ONE_PASS
 from qipf.report.charts import Axis, Chart, Choice, Series, chart_html, risk_coverage_chart
 from qipf.report.looks import CHANCE
 from qipf.report.page import Value, bullets, paragraph, table_html, views_html
-from qipf.report.runs import Run, chance, level_text, unit_of
+from qipf.report.runs import Run, chance, level_text, of_one_seed, unit_of
 from qipf.report.table_formats import MISSING, TITLES
-from qipf.report.tables import MetricTable, Row, Summary, lacks_levels
+from qipf.report.tables import MetricTable, Row, Summary, mark
 
 #: Methods whose curves are shown before the reader chooses.
 SHOWN_FIRST = ("qipf", "mc_dropout", "svi", "ensemble", "entropy", "energy", "ensemble_entropy")
@@ -65,8 +65,7 @@ def _cell(row: Row, method: str) -> Value:
     if cell is None:
         return Value(MISSING, note=note)
     spread = f" ± {cell.std:.3f}" if row.levels > 1 else ""
-    star = "*" if lacks_levels(row, cell) else ""
-    return Value(f"{cell.mean:.3f}{spread}{star}", cell.mean, cell.best, note)
+    return Value(f"{cell.mean:.3f}{spread}{mark(row, cell)}", cell.mean, cell.best, note)
 
 
 def presets(run: Run) -> dict[str, list[str]]:
@@ -102,7 +101,8 @@ def severity_html(run: Run) -> str:
         alt="Each line is a method; the same numbers, averaged, stand in the tables above.",
         caption="Each point is one level; the clean images stand where the corruption does "
         "nothing. Levels without errors, or with nothing else, have no point. Hover, tap or use "
-        "the arrow keys in the chart to read the values.",
+        "the arrow keys in the chart to read the values."
+        + (f" Each value is the mean of {len(run.seeds)} seeds." if len(run.seeds) > 1 else ""),
         choices=choices,
         shown=SHOWN_FIRST,
         presets=presets(run),
@@ -150,7 +150,7 @@ def risk_html(run: Run) -> str:
         "Keep only the predictions that a method trusts most, and count the errors among them: "
         "the lower the curve, the better the method knows what to hold back."
     )
-    return paragraph(intro) + chart_html(
+    return paragraph(intro + of_one_seed(run)) + chart_html(
         charts,
         alt="Error rate among the most trusted predictions, against the share that is kept; the "
         "tables give the area under each curve as AURC.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.bench.corruptions import CORRUPTIONS
-from qipf.bench.results import Record, read_results
+from qipf.bench.results import Record, Task, read_results, task_of
 from qipf.bench.scores import WRONG, read_scores
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
@@ -33,17 +33,21 @@ class Curve:
 
 
 class Run:
-    """The results and scores of a run's folder, or of its results file."""
+    """The results and scores of a run's folder, or of its results file.
 
-    def __init__(self, folder: Path | str) -> None:
-        given = Path(folder)
-        self.records: list[Record] = read_results(given)
-        self.folder = given if given.is_dir() else given.parent
-        if not self.records:
-            raise QIPFInputError(
-                f"There are no results in {folder} yet. "
-                f"Make them first: qipf bench run --out {folder}"
-            )
+    Several folders, such as one for each seed, are read as one run.
+    """
+
+    def __init__(self, *folders: Path | str) -> None:
+        parts = {folder: read_results(folder) for folder in folders}
+        _check_parts(parts)
+        self.records: list[Record] = [record for part in parts.values() for record in part]
+        self.folder = _folder(folders[0])
+        self._folders = {
+            (str(record["network"]), int(record["seed"])): _folder(folder)
+            for folder, part in parts.items()
+            for record in part
+        }
 
     @cached_property
     def networks(self) -> list[str]:
@@ -57,10 +61,25 @@ class Run:
         order = [*PAPER_METHODS, *(m for m in METHODS if m not in PAPER_METHODS)]
         return [m for m in order if m in measured] + sorted(measured - set(order))
 
+    @property
+    def paper_methods(self) -> list[str]:
+        """Those of the run's methods that the paper compares."""
+        return [name for name in self.methods if name in PAPER_METHODS]
+
     @cached_property
     def seeds(self) -> list[int]:
         """The seeds that were run."""
         return sorted({int(record["seed"]) for record in self.records})
+
+    def seed(self, network: str, wanted: int | None = None) -> int:
+        """The seed whose pictures are shown: the one wanted, or the lowest of the network."""
+        if wanted is not None:
+            return wanted
+        return min(seed for name, seed in self._folders if name == network)
+
+    def folder_of(self, network: str, seed: int) -> Path:
+        """Where the trained network and the scores of a seed are."""
+        return self._folders.get((network, seed), self.folder)
 
     def corruptions(self, network: str) -> list[str]:
         """What a network was tried under, the clean images aside."""
@@ -113,9 +132,10 @@ class Run:
         return list(dict.fromkeys(names)) if names else self.methods
 
     def curve(self, network: str, corruption: str, method: str, metric: str) -> Curve | None:
-        """A metric over severity, seeds averaged; the clean images stand at no severity.
+        """A metric over severity; the clean images stand at no severity.
 
-        None where the method was not measured.
+        A point is the mean over the seeds for which the metric is defined. None where the method
+        was not measured.
         """
         values: dict[float, list[float]] = {}
         unmoved = IDENTITY.get(unit_of(corruption))
@@ -123,12 +143,16 @@ class Run:
             if record["method"] == method:
                 clean = record["corruption"] == CLEAN
                 level = unmoved if clean and unmoved is not None else float(record["level"])
-                value = record.get(metric)
-                values.setdefault(level, []).append(np.nan if value is None else float(value))
+                known = values.setdefault(level, [])
+                if record.get(metric) is not None:
+                    known.append(float(record[metric]))
         if not values:
             return None
         levels = sorted(values)
-        return Curve(tuple(levels), tuple(fmean(values[level]) for level in levels))
+        return Curve(
+            tuple(levels),
+            tuple(fmean(values[level]) if values[level] else np.nan for level in levels),
+        )
 
     def error_rate(self, network: str, corruption: str) -> Curve:
         """The share of wrong predictions over severity; the same for every method."""
@@ -139,9 +163,9 @@ class Run:
     def scores(
         self, network: str, corruption: str, seed: int | None = None
     ) -> dict[float, tuple[Scores, NDArray]]:
-        """By level: every method's uncertainties, and which predictions were wrong."""
-        chosen = self.seeds[0] if seed is None else seed
-        read = read_scores(self.folder, network, corruption, chosen)
+        """By level: every method's uncertainties, and which predictions were wrong, of one seed."""
+        chosen = self.seed(network, seed)
+        read = read_scores(self.folder_of(network, chosen), network, corruption, chosen)
         return {
             level: ({m: s for m, s in arrays.items() if m != WRONG}, arrays[WRONG].astype(bool))
             for level, arrays in read.items()
@@ -158,6 +182,28 @@ class Run:
         return [
             r for r in self.records if r["network"] == network and r["corruption"] in corruptions
         ]
+
+
+def unequal_seeds(records: Iterable[Record]) -> list[str]:
+    """Methods that lack seeds which others of the same network and corruption have."""
+    seeds: dict[tuple[str, str], dict[str, set[int]]] = {}
+    for record in records:
+        place = seeds.setdefault((record["network"], record["corruption"]), {})
+        place.setdefault(record["method"], set()).add(int(record["seed"]))
+    lacking = {
+        method: None
+        for methods in seeds.values()
+        for method, own in methods.items()
+        if own != set().union(*methods.values())
+    }
+    return list(lacking)
+
+
+def of_one_seed(run: Run) -> str:
+    """What is added where single predictions are shown although several seeds were run."""
+    if len(run.seeds) == 1:
+        return ""
+    return f" Of the {len(run.seeds)} seeds, each network's lowest is shown."
 
 
 def unit_of(corruption: str) -> str:
@@ -185,3 +231,24 @@ def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
     """
     constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95}.get(metric)
     return [rate if constant is None else constant for rate in error_rate]
+
+
+def _folder(given: Path | str) -> Path:
+    return Path(given) if Path(given).is_dir() else Path(given).parent
+
+
+def _check_parts(parts: Mapping[Path | str, Sequence[Record]]) -> None:
+    """Every folder has results, and no task two of them."""
+    origin: dict[Task, Path | str] = {}
+    for folder, part in parts.items():
+        if not part:
+            raise QIPFInputError(
+                f"There are no results in {folder} yet. "
+                f"Make them first: qipf bench run --out {folder}"
+            )
+        for task in map(task_of, part):
+            if origin.setdefault(task, folder) != folder:
+                raise QIPFInputError(
+                    f"Both {origin[task]} and {folder} hold {task} with seed {task.seed}. "
+                    "Name one of them."
+                )

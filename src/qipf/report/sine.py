@@ -11,7 +11,7 @@ import torch
 
 from qipf import engines
 from qipf.potential import bare_modes, curvature, ground_energies
-from qipf.report.drawing import drawing, graded
+from qipf.report.drawing import DPI, drawing, graded
 
 FREQUENCY = 50.0  # Hz
 RATE = 10_000.0  # samples a second
@@ -55,10 +55,10 @@ def sine_field(bandwidth: float, places: int = 801) -> SineField:
     )
 
 
-def draw_sine(path: Path) -> None:
+def draw_sine(path: Path, dpi: int = DPI) -> None:
     """Draw the three fields side by side into one picture (PNG, PDF or SVG by the name)."""
     with drawing(
-        path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row"
+        path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row", dpi=dpi
     ) as axes:
         for column, bandwidth in enumerate(BANDWIDTHS):
             field = sine_field(bandwidth)

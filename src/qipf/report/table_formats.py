@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from qipf.bench.evaluation import HIGHER_IS_BETTER
 from qipf.errors import unknown_name
-from qipf.report.tables import Cell, MetricTable, Row, Summary, lacks_levels
+from qipf.report.tables import Cell, MetricTable, Row, Summary, mark
 
 #: How a metric is called where people read it.
 TITLES = {
@@ -95,8 +95,7 @@ def _ours(row: Row, cell: Cell | None) -> Text:
     if cell is None:
         return Text(MISSING)
     spread = f" ± {cell.std:.3f}" if row.levels > 1 else ""
-    star = "*" if lacks_levels(row, cell) else ""
-    return Text(f"{cell.mean:.3f}{spread}{star}", cell.best)
+    return Text(f"{cell.mean:.3f}{spread}{mark(row, cell)}", cell.best)
 
 
 def _theirs(cell: Cell | None) -> Text:
@@ -213,7 +212,13 @@ def _latex(summary: Summary) -> str:
 
 
 def _tex(text: str) -> str:
-    for plain, written in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), (MISSING, "--")):
+    for plain, written in (
+        ("_", r"\_"),
+        ("%", r"\%"),
+        ("±", r"$\pm$"),
+        ("†", r"$\dagger$"),
+        (MISSING, "--"),
+    ):
         text = text.replace(plain, written)
     return text
 
@@ -230,7 +235,7 @@ def _csv(summary: Summary) -> str:
 
 _COLUMNS = (
     "metric", "corruption", "network", "dataset", "method", "mean", "std", "levels", "left_out",
-    "best", "paper_mean", "paper_std", "paper_best",
+    "best", "paper_mean", "paper_std", "paper_best", "mark", "measured", "seed_std",
 )  # fmt: skip
 
 
@@ -244,6 +249,7 @@ def _lines(summary: Summary) -> list[dict[str, Any]]:
                 if ours is None and paper is None:
                     continue
                 values = [*_values(ours, row), *_values(paper, row)[:2], paper and paper.best]
+                values += [ours and mark(row, ours), ours and ours.measured, ours and ours.seed_std]
                 named = (table.metric, row.corruption, row.network, datasets[row.network], method)
                 lines.append(dict(zip(_COLUMNS, (*named, *values), strict=True)))
     return lines

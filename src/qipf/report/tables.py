@@ -1,7 +1,9 @@
 """A run's results in the layout of the paper's tables, with the paper's numbers beside ours.
 
 A cell is the mean of a metric over a corruption's levels, and its (population) standard deviation
-over them. Where several seeds were run, a level's value is their mean. Levels at which the
+over them. Where several seeds were run, a level's value is their mean, and how far the means of
+single seeds lie apart is kept beside it; cells that rest on fewer seeds or levels than others of
+their row are marked. Levels at which the
 network makes no errors, or only errors, leave nothing to detect: they are left out of every
 metric, and counted.
 """
@@ -10,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import fmean, pstdev
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev, stdev
 
 from qipf.bench.evaluation import HIGHER_IS_BETTER
 from qipf.bench.reported import NEAREST, reported, reported_accuracy
@@ -23,6 +25,12 @@ from qipf.methods import METHODS
 #: The metrics of the paper's two tables.
 PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
 
+#: Signs on cells that are not to be compared with the others of their row, and what they mean.
+MARKS = {
+    "*": "* not all levels measured yet.",
+    "†": "† fewer seeds than other methods of the same row: not the same average.",
+}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -32,6 +40,8 @@ class Cell:
     std: float
     levels: int | None = None  # of the paper's cells this is not known
     best: bool = False
+    measured: int = 0  # levels, each counted once for every seed
+    seed_std: float | None = None  # between the means of single seeds (n - 1), from two on
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,7 @@ class Row:
     paper: Mapping[str, Cell]
     levels: int  # measured by some method
     left_out: int  # of these, with nothing to detect
+    measured: int = 0  # the others, each counted once for every seed
 
     @property
     def counts(self) -> bool:
@@ -159,12 +170,12 @@ def _row(
     metric: str, corruption: str, network: str, methods: Sequence[str], own: Sequence[Record]
 ) -> Row:
     levels = {float(record["level"]) for record in own}
-    telling = {float(record["level"]) for record in own if 0 < record["accuracy"] < 1}
+    places = {_place(record) for record in own if 0 < record["accuracy"] < 1}
     ours, paper = {}, {}
     for method in methods:
-        values = _by_level(metric, [r for r in own if r["method"] == method], telling)
+        values = _values(metric, [r for r in own if r["method"] == method], places)
         if values:
-            ours[method] = Cell(fmean(values), pstdev(values), len(values))
+            ours[method] = _cell(values)
         cell = reported(metric, corruption, network, method)
         if cell is not None:
             paper[method] = Cell(cell.mean, cell.std)
@@ -174,17 +185,44 @@ def _row(
         _marked(metric, ours),
         _marked(metric, paper),
         len(levels),
-        len(levels - telling),
+        len(levels - {level for level, _ in places}),
+        len(places),
     )
 
 
-def _by_level(metric: str, records: Sequence[Record], telling: set[float]) -> list[float]:
-    values: dict[float, list[float]] = {}
-    for record in records:
-        tells = float(record["level"]) in telling and 0 < record["accuracy"] < 1
-        if tells and record.get(metric) is not None:
-            values.setdefault(float(record["level"]), []).append(float(record[metric]))
-    return [fmean(seeds) for _, seeds in sorted(values.items())]
+Place = tuple[float, int]  # a level and a seed
+
+
+def _place(record: Record) -> Place:
+    return float(record["level"]), int(record["seed"])
+
+
+def _values(metric: str, records: Sequence[Record], places: set[Place]) -> dict[Place, float]:
+    return {
+        _place(record): float(record[metric])
+        for record in records
+        if _place(record) in places and record.get(metric) is not None
+    }
+
+
+def _cell(values: Mapping[Place, float]) -> Cell:
+    levels = [fmean(seeds) for seeds in _grouped(values, 0).values()]
+    seeds = [fmean(each) for each in _grouped(values, 1).values()]
+    return Cell(
+        fmean(levels),
+        pstdev(levels),
+        len(levels),
+        measured=len(values),
+        seed_std=stdev(seeds) if len(seeds) > 1 else None,
+    )
+
+
+def _grouped(values: Mapping[Place, float], part: int) -> dict[float, list[float]]:
+    """Values by their level (part 0) or by their seed (part 1)."""
+    groups: dict[float, list[float]] = {}
+    for place, value in sorted(values.items()):
+        groups.setdefault(place[part], []).append(value)
+    return groups
 
 
 def _marked(metric: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -194,7 +232,7 @@ def _marked(metric: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:
     pick = max if HIGHER_IS_BETTER[metric] else min
     top = pick(cell.mean for cell in cells.values())
     return {
-        method: Cell(cell.mean, cell.std, cell.levels, math.isclose(cell.mean, top, abs_tol=1e-12))
+        method: replace(cell, best=math.isclose(cell.mean, top, abs_tol=1e-12))
         for method, cell in cells.items()
     }
 
@@ -227,7 +265,11 @@ def _notes(
     seeds = sorted({record["seed"] for record in records})
     yield (
         "Mean ± standard deviation over a corruption's levels"
-        + (f" (each the mean of {len(seeds)} seeds)" if len(seeds) > 1 else f", seed {seeds[0]}")
+        + (
+            f" (each the mean over the seeds {', '.join(map(str, seeds))})"
+            if len(seeds) > 1
+            else f", seed {seeds[0]}"
+        )
         + "; the best of each row in bold."
     )
     for name, line in dict.fromkeys((r["dataset"], r.get("dataset_note", "")) for r in records):
@@ -245,13 +287,15 @@ def _notes(
                 f"{row.network} under {row.corruption}: {row.left_out} of {row.levels} levels "
                 "left out, having no errors or only errors to detect."
             )
-    if any(lacks_levels(row, cell) for t in tables for row in t.rows for cell in row.ours.values()):
-        yield "* not all levels measured yet."
+    marks = {mark(row, cell) for t in tables for row in t.rows for cell in row.ours.values()}
+    yield from (text for sign, text in MARKS.items() if sign in marks)
     hidden = len({record["method"] for record in records} - set(shown))
     if hidden:
         yield f"{hidden} more methods were measured: --methods all"
 
 
-def lacks_levels(row: Row, cell: Cell) -> bool:
-    """Whether other methods of the row were measured on more levels."""
-    return cell.levels is not None and cell.levels < row.levels - row.left_out
+def mark(row: Row, cell: Cell) -> str:
+    """A sign from `MARKS` where other methods of the row were measured on more, else nothing."""
+    if cell.levels is not None and cell.levels < row.levels - row.left_out:
+        return "*"
+    return "†" if cell.levels is not None and cell.measured < row.measured else ""

@@ -34,8 +34,8 @@ class Predictions:
 
 def checkpoint_of(run: Run, network: str, seed: int | None = None) -> Path:
     """Where a run keeps a trained network."""
-    chosen = run.seeds[0] if seed is None else seed
-    return run.folder / "networks" / f"seed{chosen}" / network / "network.pt"
+    chosen = run.seed(network, seed)
+    return run.folder_of(network, chosen) / "networks" / f"seed{chosen}" / network / "network.pt"
 
 
 class TrainedNetwork:
@@ -44,18 +44,19 @@ class TrainedNetwork:
     def __init__(
         self, run: Run, network: str, data: Path | str | None = None, seed: int | None = None
     ) -> None:
-        chosen = run.seeds[0] if seed is None else seed
+        chosen = run.seed(network, seed)
+        home = run.folder_of(network, chosen)
         checkpoint = checkpoint_of(run, network, chosen)
         if not checkpoint.is_file():
             raise QIPFInputError(
-                f"{run.folder} does not hold the trained {network} ({checkpoint.name} is missing). "
+                f"{home} does not hold the trained {network} ({checkpoint.name} is missing). "
                 "Use the folder in which the run was made."
             )
         self.has_field = False
         suite = self._suite(run, network, chosen)
         folder = None if data is None else Path(data)
         self.dataset: Dataset = load(suite.networks[0].dataset, folder, download=False)
-        setting = Setting(suite, run.folder, "cpu", folder, keep_scores=False)
+        setting = Setting(suite, home, "cpu", folder, keep_scores=False)
         self._contender = Contender(setting, network, self.dataset)
 
     def _suite(self, run: Run, network: str, seed: int) -> Suite:

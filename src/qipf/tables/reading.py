@@ -14,6 +14,7 @@ from qipf.tables.columns import AUTO
 from qipf.tables.csv_files import open_csv
 from qipf.tables.numpy_files import open_npy, open_npz, read_labels
 from qipf.tables.parquet_files import open_parquet
+from qipf.tables.probabilities import warn_of_probabilities
 from qipf.tables.table import Block, Table
 
 #: Files that hold logits.
@@ -39,10 +40,13 @@ def open_table(path: Path | str, columns: str | None = None, labels: str | None 
     >>> table.rows, table.columns, [block.logits.tolist() for block in table.blocks()]
     (2, ('logit_0', 'logit_1'), [[[1.5, -2.0], [0.0, 3.0]]])
     """
-    path = _existing(Path(path))
+    return _watched(_opened(_existing(Path(path)), columns, labels))
+
+
+def _opened(path: Path, columns: str | None, labels: str | None) -> Table:
     kind = path.suffix.lower()
     if labels is not None and labels.lower().endswith(".npy"):
-        return _labelled_by(_existing(Path(labels)), open_table(path, columns, None))
+        return _labelled_by(_existing(Path(labels)), _opened(path, columns, None))
     if kind == ".csv":
         return open_csv(path, columns, labels)
     if kind == ".parquet":
@@ -77,6 +81,18 @@ def _existing(path: Path) -> Path:
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
     return path
+
+
+def _watched(table: Table) -> Table:
+    """The same table; reading it warns if its first rows look like probabilities."""
+
+    def blocks() -> Iterator[Block]:
+        for number, block in enumerate(table.blocks()):
+            if number == 0:
+                warn_of_probabilities(table.path, block.logits)
+            yield block
+
+    return replace(table, blocks=blocks)
 
 
 def _labelled_by(path: Path, table: Table) -> Table:

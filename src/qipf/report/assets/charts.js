@@ -1,6 +1,9 @@
 "use strict";
 // Charts: boxes to choose a view, switches for the series, and a readout by pointer or arrow keys.
 
+// Widths of charts on paper, in pixels: two stand side by side, unless their points have names.
+page.PRINTED = { small: 330, wide: 680 };
+
 page.Chart = class {
   constructor(figure) {
     this.figure = figure;
@@ -140,10 +143,35 @@ page.Chart = class {
     this.readout.style.right = right ? "auto" : `${this.width - stop.px + 14}px`;
   }
 
+  // On paper nothing can be chosen: every view is drawn, small; with several boxes the last keeps
+  // what is chosen in it, or there would be hundreds, unless the chart wants all.
+  spread() {
+    const boxes = [...this.plot.querySelectorAll("select")];
+    const kept = boxes.length > 1 && !this.spec.printAll ? boxes.at(-1).value : null;
+    const keys = Object.keys(this.spec.views).filter((key) => kept === null || key.split("|").at(-1) === kept);
+    if (keys.length < 2) return;
+    const one = (key) => {
+      const view = this.spec.views[key];
+      const size = view.kind === "points" ? "wide" : "small";
+      const { svg } = page.draw(view, this.spec.looks, this.shown, page.PRINTED[size], this.spec.alt);
+      return `<div class="${size}"><p class="view-title">${page.escape(view.title)}</p>${svg}</div>`;
+    };
+    this.stage.insertAdjacentHTML("afterend", `<div class="printed">${keys.map(one).join("")}</div>`);
+    this.figure.classList.add("spread");
+    this.figure.classList.toggle("whole", kept === null);
+  }
+
+  gather() {
+    this.plot.querySelector(".printed")?.remove();
+    this.figure.classList.remove("spread", "whole");
+  }
+
   fade(name) {
     const known = name !== null && this.shown.has(name);
     this.stage.querySelectorAll(".series").forEach((g) => g.classList.toggle("faded", known && g.dataset.name !== name));
   }
 };
 
-document.querySelectorAll("figure[data-chart]").forEach((figure) => new page.Chart(figure));
+page.charts = [...document.querySelectorAll("figure[data-chart]")].map((figure) => new page.Chart(figure));
+addEventListener("beforeprint", () => page.charts.forEach((chart) => chart.spread()));
+addEventListener("afterprint", () => page.charts.forEach((chart) => chart.gather()));

@@ -33,13 +33,15 @@ page.frame = (view, width) => {
   const series = view.series.map((s) => ({ ...s, x: s.x ?? view.shared }));
   const [xLow, xHigh] = page.ends(view.x, series.flatMap((s) => s.x));
   const [yLow, yHigh] = page.ends(view.y, series.flatMap((s) => s.y));
-  const box = { left: narrow ? 56 : 62, right: width - 14, top: 12, bottom: height - 46 };
+  const yTicks = (view.y.ticks ?? page.ticks(yLow, yHigh, 7, view.y.log)).filter((t) => t >= yLow && t <= yHigh);
+  const longest = Math.max(0, ...yTicks.map((t) => page.format(t).length));
+  const box = { left: Math.max(narrow ? 56 : 62, 30 + 7.2 * longest), right: width - 14, top: 12, bottom: height - 46 };
   return {
-    width, height, box, series, narrow,
+    width, height, box, series, narrow, yLow, yHigh,
     x: page.scale(xLow, xHigh, box.left, box.right, view.x.log),
     y: page.scale(yLow, yHigh, box.bottom, box.top, view.y.log),
     xTicks: (view.x.ticks ?? page.ticks(xLow, xHigh, narrow ? 4 : 8, view.x.log)).filter((t) => t >= xLow && t <= xHigh),
-    yTicks: (view.y.ticks ?? page.ticks(yLow, yHigh, 7, view.y.log)).filter((t) => t >= yLow && t <= yHigh),
+    yTicks,
   };
 };
 
@@ -92,6 +94,30 @@ page.bars = (series, look, frame) => {
   return `<path class="area" d="${path}V${base}Z" stroke-width="${look.width}" stroke-dasharray="${look.dash}"/>`;
 };
 
+// Lines across the chart with words at their heads, left out where they would run into another.
+page.marks = (marks, frame) => {
+  const { box } = frame;
+  const ends = [-Infinity, -Infinity]; // of the words so far: plain ones stand above strong ones
+  return marks.map((mark) => {
+    const px = frame.x(mark.x);
+    const wide = mark.label.length * (mark.strong ? 7.3 : 6.6);
+    const left = px + 4 + wide > box.right ? px - 4 - wide : px + 4;
+    const row = mark.strong ? 1 : 0;
+    const fits = left > ends[row] + 5;
+    if (fits) ends[row] = left + wide;
+    const word = fits ? `<text class="word" x="${left.toFixed(1)}" y="${box.top + 12 + 17 * row}">${page.escape(mark.label)}</text>` : "";
+    return `<g class="at${mark.strong ? " strong" : ""}"><path d="M${px.toFixed(1)} ${box.top}V${box.bottom}"/>${word}</g>`;
+  }).join("");
+};
+
+// What runs over the ends of y is cut off there; else nothing is, or marks at the edge would be.
+page.cut = (bodies, frame, visible) => {
+  const { box, yLow, yHigh } = frame;
+  if (visible.every((s) => s.y.every((v) => v === null || (v >= yLow && v <= yHigh)))) return bodies;
+  const [wide, high] = [box.right - box.left, box.bottom - box.top];
+  return `<svg x="${box.left}" y="${box.top}" width="${wide}" height="${high}" viewBox="${box.left} ${box.top} ${wide} ${high}">${bodies}</svg>`;
+};
+
 // A point's name stands where it hides no other point and no other name.
 page.named = (series, look, frame, taken) => {
   const [px, py] = [frame.x(series.x[0]), frame.y(series.y[0])];
@@ -125,6 +151,6 @@ page.draw = (view, looks, shown, width, alt) => {
   });
   const label = page.escape(`${view.title}. ${alt}`);
   const svg = `<svg class="canvas" tabindex="0" role="img" aria-label="${label}" viewBox="0 0 ${frame.width} ${frame.height}">` +
-    `${page.axes(view, frame)}<path class="cursor" d=""/>${bodies.join("")}</svg>`;
+    `${page.axes(view, frame)}${page.marks(view.marks, frame)}<path class="cursor" d=""/>${page.cut(bodies.join(""), frame, visible)}</svg>`;
   return { svg, frame, visible };
 };

@@ -73,6 +73,30 @@ page.Gallery = class {
     this.detail();
   }
 
+  // On paper no slider moves: every level of the chosen corruption, side by side.
+  spread() {
+    const { levels, predicted, percentiles, sprites } = this.shown;
+    const { classes, truth } = this.network;
+    const cell = (i) => (_, level) => {
+      const right = predicted[i][level] === truth[i];
+      const score = percentiles.qipf?.[i][level] ?? null;
+      return `<td><span class="picture" style="display:block;--n:${levels.length}">` +
+        `<img src="${this.data.sprites[sprites][i]}" style="--i:${level}" alt=""></span>` +
+        `<span class="${right ? "good" : "bad"}">${right ? "✓" : "✗"} ${page.escape(classes[predicted[i][level]])}</span>` +
+        `${score === null ? "" : `<small>${score} %</small>`}</td>`;
+    };
+    const row = (_, i) => `<tr>${levels.map(cell(i)).join("")}</tr>`;
+    const told = `${this.part("network").value}, ${this.part("corruption").value}: what the network says of each image (✓ right, ✗ wrong), and its qipf percentile.`;
+    this.root.insertAdjacentHTML("beforeend",
+      `<table class="printed-gallery"><caption>${page.escape(told)}</caption><thead><tr>${levels.map((l) => `<th>${page.escape(l)}</th>`).join("")}</tr></thead><tbody>${truth.map(row).join("")}</tbody></table>`);
+    this.root.classList.add("spread");
+  }
+
+  gather() {
+    this.root.querySelector(".printed-gallery")?.remove();
+    this.root.classList.remove("spread");
+  }
+
   meter(percent) {
     return `<span class="meter" aria-hidden="true"><i style="width:${percent}%"></i></span>`;
   }
@@ -102,4 +126,6 @@ page.Gallery = class {
   }
 };
 
-document.querySelectorAll("[data-gallery]").forEach((root) => new page.Gallery(root));
+page.galleries = [...document.querySelectorAll("[data-gallery]")].map((root) => new page.Gallery(root));
+addEventListener("beforeprint", () => page.galleries.forEach((gallery) => gallery.spread()));
+addEventListener("afterprint", () => page.galleries.forEach((gallery) => gallery.gather()));
