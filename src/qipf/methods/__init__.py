@@ -16,6 +16,7 @@ from qipf.methods.ensemble import Ensemble
 from qipf.methods.field import Field
 from qipf.methods.knn import KNN
 from qipf.methods.layered import LayeredNetwork, Outputs, predict
+from qipf.methods.layers import Layers
 from qipf.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
 from qipf.methods.mahalanobis import Mahalanobis
 from qipf.methods.protocol import Batch, CleanData, Method, Trainer
@@ -31,6 +32,7 @@ ONE_PASS: dict[str, Callable[..., Method]] = {
     "knn": KNN,
     "mahalanobis": Mahalanobis,
     "qipf": Field,
+    "qipf_plus": Layers,
 }
 
 #: Methods that draw several predictions; each is scored by spread and by predictive entropy.

@@ -1,0 +1,116 @@
+"""Disturbed copies of training inputs: how a network errs where it has not been trained.
+
+A network has seen its training inputs, so nothing on them tells how it errs; their disturbed
+copies it has not seen, and their labels are known. Each family has a strength t between 0 and 1.
+`strengths` turns it up until the network keeps given shares of its accuracy, so that the same
+shares serve every network. None of the families is one of the benchmark's corruptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+#: Shares of the accuracy above chance that the network keeps under its disturbances.
+KEPT = (0.9, 0.7, 0.5)
+
+#: Halvings of the interval in which a strength is sought.
+HALVINGS = 7
+
+Disturb = Callable[[Tensor, float, torch.Generator], Tensor]
+
+
+def noise(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """Gaussian noise, up to twice the inputs' own deviation."""
+    drawn = torch.randn(inputs.shape, generator=random).to(inputs)
+    return inputs + 2 * t * inputs.std() * drawn
+
+
+def drop(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of the features, or of an image's pixels, replaced by their mean."""
+    pixels = (len(inputs), 1, *inputs.shape[2:]) if inputs.ndim > 2 else inputs.shape
+    lost = torch.rand(pixels, generator=random).to(inputs) < t
+    return torch.where(lost, _mean(inputs), inputs)
+
+
+def blur(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A Gaussian blur, as wide as a quarter of the image at most."""
+    for axis in (2, 3):
+        images = images.movedim(axis, -1) @ _smoothing(images.shape[axis], t).to(images)
+        images = images.movedim(-1, axis)
+    return images
+
+
+def hole(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A square of side t at a random place, filled with the mean."""
+    inside = torch.ones(1, dtype=torch.bool, device=images.device)
+    for axis in (2, 3):
+        size = images.shape[axis]
+        start = torch.rand(len(images), 1, generator=random) * (1 - t) * size
+        line = torch.arange(size)
+        within = ((line >= start) & (line < start + t * size)).to(images.device)
+        inside = inside & within.view(len(images), 1, *((-1, 1) if axis == 2 else (1, -1)))
+    return torch.where(inside, _mean(images), images)
+
+
+def shift(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """Moved by t/2 of the image in a random direction; what leaves comes back on the other side."""
+    n, _, height, width = images.shape
+    angle = 2 * torch.pi * torch.rand(n, 1, generator=random)
+    rows = (torch.arange(height) + (t / 2 * height * angle.sin()).round().long()) % height
+    columns = (torch.arange(width) + (t / 2 * width * angle.cos()).round().long()) % width
+    which = torch.arange(n)[:, None, None]
+    moved = images.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]]
+    return moved.permute(0, 3, 1, 2)
+
+
+#: Families by name: for inputs of any shape, and for images (n, C, H, W) too.
+FOR_ALL: dict[str, Disturb] = {"noise": noise, "drop": drop}
+FOR_IMAGES: dict[str, Disturb] = {**FOR_ALL, "blur": blur, "hole": hole, "shift": shift}
+
+
+def families(inputs: Tensor) -> dict[str, Disturb]:
+    """The families that fit these inputs."""
+    return FOR_IMAGES if inputs.ndim == 4 else FOR_ALL
+
+
+def disturbed(inputs: Tensor, disturb: Disturb, t: float, seed: int) -> Tensor:
+    """Inputs disturbed by one family, the same for the same seed, within the inputs' range."""
+    random = torch.Generator().manual_seed(seed)
+    return disturb(inputs, t, random).clamp(inputs.min(), inputs.max())
+
+
+def strengths(
+    accuracy: Callable[[Tensor], float],
+    inputs: Tensor,
+    disturb: Disturb,
+    chance: float,
+    seed: int,
+    kept: Sequence[float] = KEPT,
+) -> list[float]:
+    """For each share in `kept`, the strength at which the accuracy above chance falls to it."""
+    clean = accuracy(inputs)
+    found = []
+    for share in kept:
+        wanted = chance + share * (clean - chance)
+        low, high = 0.0, 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            enough = accuracy(disturbed(inputs, disturb, middle, seed)) >= wanted
+            low, high = (middle, high) if enough else (low, middle)
+        found.append((low + high) / 2)
+    return found
+
+
+def _mean(inputs: Tensor) -> Tensor:
+    """The mean of each channel, or of each feature."""
+    axes = (0, *range(2, inputs.ndim))
+    return inputs.mean(axes, keepdim=True)
+
+
+def _smoothing(size: int, t: float) -> Tensor:  # (size, size), columns sum to one
+    line = torch.arange(size, dtype=torch.float64)
+    width = max(t * size / 4, 1e-3)
+    return torch.softmax(-((line[:, None] - line) ** 2) / (2 * width * width), dim=0)

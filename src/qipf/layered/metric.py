@@ -1,0 +1,67 @@
+r"""What "near" means in a layer: whitened within the classes, narrowed, on the unit sphere.
+
+.. math:: u = \frac{A^\top (z - \bar z)}{\|A^\top (z - \bar z)\|}, \qquad
+          A = V \Lambda^{-1/2} D, \qquad V \Lambda V^\top = (1-r) S + r \frac{\mathrm{tr} S}{d} I
+
+:math:`S`: covariance of the layer's rows about their class means; :math:`r`: shrinkage;
+:math:`D`: the directions in which the whitened rows spread most, where classes lie apart. With
+`gain_free` the rows are scaled to unit length first, so that a brighter input is the same input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+#: Share of the largest variance below which a direction carries rounding, not data.
+NEGLIGIBLE = 1e-10
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Maps a layer's rows to unit vectors."""
+
+    mean: Tensor  # (D,) float32
+    directions: Tensor  # (D, d) float32
+    gain_free: bool
+
+    def __call__(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
+        """Unit vectors; a row at the very mean stays at the origin."""
+        rows = rows.float()
+        if self.gain_free:
+            rows = functional.normalize(rows, dim=1)
+        return functional.normalize((rows - self.mean) @ self.directions, dim=1)
+
+    def to(self, device: torch.device) -> Metric:
+        """The same metric on another device."""
+        return Metric(self.mean.to(device), self.directions.to(device), self.gain_free)
+
+
+class Scatter:
+    """How a layer's rows scatter within their classes: what its metrics are made of."""
+
+    def __init__(self, rows: Tensor, labels: Tensor, gain_free: bool) -> None:  # (n, D), (n,)
+        rows = rows.double()
+        self.gain_free = gain_free
+        self._rows = functional.normalize(rows, dim=1) if gain_free else rows
+        self._mean = self._rows.mean(0)
+        present, classes = labels.unique(return_inverse=True)
+        members = functional.one_hot(classes, len(present)).to(self._rows.dtype)
+        means = members.T @ self._rows / members.sum(0)[:, None]
+        offsets = self._rows - means[classes]
+        variances, self._vectors = torch.linalg.eigh(offsets.T @ offsets / len(rows))
+        self._variances = variances.clamp(min=0)
+
+    def metric(self, shrinkage: float, dimension: int) -> Metric:
+        """The metric with this shrinkage, narrowed to at most this dimension."""
+        variances = (1 - shrinkage) * self._variances + shrinkage * self._variances.mean()
+        floor = NEGLIGIBLE * variances.max() + torch.finfo(variances.dtype).tiny
+        whiten = self._vectors / variances.clamp(min=floor).sqrt()
+        if dimension < whiten.shape[1]:
+            whitened = (self._rows - self._mean) @ whiten
+            _, spread = torch.linalg.eigh(whitened.T @ whitened)
+            whiten = whiten @ spread[:, -dimension:]
+        return Metric(self._mean.float(), whiten.float(), self.gain_free)

@@ -1,0 +1,50 @@
+"""The fields of all layers as one method among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from qipf.layered import LayeredQIPF
+from qipf.methods.layered import ROWS, unit_range
+from qipf.methods.protocol import Batch, CleanData, Method, to_double
+
+
+@dataclass
+class Layers(Method):
+    """`qipf.LayeredQIPF` over the network's own layers; the options are its own.
+
+    It reads the layers in a pass of its own, because the shared outputs are those of the last
+    layers only; a user of `LayeredQIPF` has the prediction from that same pass.
+    """
+
+    max_centers: int = 6000
+    max_dimension: int = 64
+    max_tuning: int = 1000
+    name = "qipf_plus"
+    model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
+
+    def fit(self, clean: CleanData) -> Layers:
+        """Build the fields and weigh them, on clean training data and its disturbed copies."""
+        self.model_ = LayeredQIPF(
+            clean.network,
+            max_centers=self.max_centers,
+            max_dimension=self.max_dimension,
+            max_tuning=self.max_tuning,
+            random_state=clean.seed,
+        ).fit(_batches(clean))
+        return self
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Log-odds of the network and its layers against the predicted class."""
+        model = self._learned(self.model_)
+        parts = [model.uncertainty(unit_range(part)) for part in batch.images.split(ROWS)]
+        return to_double(torch.cat(parts))
+
+
+def _batches(clean: CleanData) -> Iterator[tuple[Tensor, Tensor]]:
+    for images, labels in zip(clean.images.split(ROWS), clean.labels.split(ROWS), strict=True):
+        yield unit_range(images), labels
