@@ -1,8 +1,8 @@
 """Disturbed copies of clean images, none of them by the benchmark's own corruptions.
 
-A network has seen its training images, so nothing on them tells how it errs. Their disturbed copies
-it has not seen. Each family has a strength t in [0, 1]; `strengths` finds those at which the network
-keeps given shares of its clean accuracy above chance.
+The trials' own copy of what became `qipf.layered.disturbing`, kept as it was when the results were
+made. Each family has a strength t in [0, 1]; `strengths` finds those at which the network keeps
+given shares of its clean accuracy above chance.
 """
 
 from __future__ import annotations

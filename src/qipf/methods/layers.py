@@ -22,7 +22,7 @@ class Layers(Method):
     """
 
     max_centers: int = 6000
-    max_dimension: int = 64
+    max_dimension: int = 128
     max_tuning: int = 1000
     name = "qipf_plus"
     model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
