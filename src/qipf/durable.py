@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,8 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     >>> target.read_bytes()
     b'whole'
     """
-    # named by the process: two may write the same content at once
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # a name of its own: two processes, on two machines, may write the same content at once
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(unfinished, "w+b") as file:
@@ -42,6 +43,40 @@ def _removed(unfinished: Path) -> None:
         unfinished.unlink(missing_ok=True)
     except OSError:  # its folder cannot be entered, so it was never there
         return
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other runs out of `folder` while this one lasts; the lock dies with the process."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
+    try:
+        if not _lock(handle):
+            owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+            raise QIPFError(
+                f"{folder} is in use by another run (process {owner}). "
+                "Wait until it has ended, or choose another folder."
+            )
+        os.truncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows has no such lock; there the user keeps runs apart
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:

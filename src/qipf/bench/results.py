@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,40 +93,6 @@ def read_results(path: Path | str) -> list[Record]:
             found = f"There are no results in {path}. Make them first:"
         raise QIPFInputError(f"{found} qipf bench run --out {path}")
     return _parsed(file, file.read_bytes())[0]
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other runs out of `folder` while this one lasts; the lock dies with the process."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
-    try:
-        if not _lock(handle):
-            owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise QIPFError(
-                f"{folder} is in use by another run (process {owner}). "
-                "Wait until it has ended, or choose another folder."
-            )
-        os.truncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there the user keeps runs apart
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _parsed(path: Path, content: bytes) -> tuple[list[Record], int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,11 +28,12 @@ import torch
 
 from qipf.bench import datasets
 from qipf.bench.datasets import Dataset
-from qipf.bench.results import RESULTS, Record, ResultLog, Task, locked, task_of
+from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
 from qipf.bench.scores import pack_all
 from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import Suite, base_name, find
-from qipf.bench.workers import Pool
+from qipf.bench.workers import Crew, Pool
+from qipf.durable import locked
 from qipf.errors import QIPFInputError
 from qipf.methods import SAMPLERS
 from qipf.progress import progress_bar, silence
@@ -42,11 +44,12 @@ def run(
     out: str | Path,
     *,
     device: str = "auto",
-    jobs: int = 1,
+    jobs: int | Literal["ray"] = 1,
     seed: int | None = None,
     only: Iterable[str] = (),
     data: str | Path | None = None,
     keep_scores: bool = True,
+    address: str | None = None,
 ) -> Path:
     """Do what `out` lacks of a suite, and return the file of its results.
 
@@ -55,11 +58,13 @@ def run(
     suite : ``"digits"``, ``"paper"``, ``"fashion"``, a YAML file, or a `Suite`.
     out : the run's folder; what it holds already is not done again.
     device : ``"auto"`` takes a GPU if there is one; or any torch device.
-    jobs : processes that share the work.
+    jobs : processes that share the work; ``"ray"`` takes all workers of a Ray cluster, whose
+        machines must see `out` and `data` under the same paths.
     seed : instead of the suite's own.
     only : filters such as ``"method=qipf,entropy"`` (see `Suite.narrowed`).
     data : the folder that datasets are read from (see `qipf.bench.datasets.load`).
     keep_scores : whether each method's uncertainties are kept too.
+    address : of a Ray cluster that runs already; else one is started on this machine.
 
     >>> import tempfile
     >>> from qipf.bench.suites import BenchNetwork
@@ -69,8 +74,7 @@ def run(
     >>> len(run(quick, out, only=only).read_text().splitlines())
     2
     """
-    if jobs < 1:
-        raise QIPFInputError(f"jobs must be at least 1; got {jobs}.")
+    crew = _crew(jobs, address)
     chosen = find(suite)
     if seed is not None:
         chosen = replace(chosen, seed=seed)
@@ -85,13 +89,13 @@ def run(
     with locked(setting.out):
         log = ResultLog(setting.out / RESULTS)
         try:
-            _finish(setting, log, jobs)
+            _finish(setting, log, crew)
         finally:
             log.close()
     return log.path
 
 
-def _finish(setting: Setting, log: ResultLog, jobs: int) -> None:
+def _finish(setting: Setting, log: ResultLog, crew: Hire) -> None:
     tasks = list(setting.suite.tasks())
     left = remaining(setting.suite, log)
     pack_all(setting.out)
@@ -104,7 +108,7 @@ def _finish(setting: Setting, log: ResultLog, jobs: int) -> None:
     loaded = {name: datasets.load(name, setting.data) for name in sorted(needed)}
     with progress_bar(setting.suite.name, total=len(tasks), unit="task") as bar:
         bar.update(len(tasks) - len(left))
-        with contextlib.closing(_results(setting, plan(left), jobs, loaded)) as results:
+        with contextlib.closing(_results(setting, plan(left), crew, loaded)) as results:
             for record in results:
                 log.append(record)
                 bar.set_postfix_str(str(task_of(record)), refresh=False)
@@ -195,21 +199,50 @@ class _Bench:
         return self._contender
 
 
+#: Makes the crew for so many jobs on a device; None does them in this process.
+Hire = Callable[[int, Setting], AbstractContextManager[Crew[Job]] | None]
+
+
+def _crew(jobs: int | Literal["ray"], address: str | None) -> Hire:
+    if jobs == "ray":
+        from qipf.bench.ray_workers import RayPool
+        from qipf.distributed.connecting import ray
+
+        ray()  # told now, if it is missing
+        return lambda most, setting: RayPool[Job](most, _enlist, _absolute(setting), address)
+    if address is not None:
+        raise QIPFInputError("address is that of a Ray cluster: it goes with jobs='ray'.")
+    if not isinstance(jobs, int) or jobs < 1:
+        raise QIPFInputError(f"jobs must be at least 1; got {jobs}.")
+
+    def hire(most: int, setting: Setting) -> Pool[Job] | None:
+        count = min(jobs, most)
+        return Pool[Job](count, _enlist, setting) if count > 1 else None
+
+    return hire
+
+
 def _results(
-    setting: Setting, jobs: list[Job], processes: int, loaded: dict[str, Dataset]
+    setting: Setting, jobs: list[Job], hire: Hire, loaded: dict[str, Dataset]
 ) -> Generator[Record, None, None]:
-    processes = min(processes, len(jobs))
-    if processes == 1:
+    crew = hire(len(jobs), setting)
+    if crew is None:
         with _one_thread(setting.device):
             do = _Bench(setting, loaded)
             for job in jobs:
                 yield from do(job)
         return
     loaded.clear()  # the others load their own
-    with Pool[Job](processes, _enlist, setting) as pool:
-        yield from pool.results(
+    with crew as workers:
+        yield from workers.results(
             jobs, lambda job: job.needs(jobs), lambda last, job: last.network == job.network
         )
+
+
+def _absolute(setting: Setting) -> Setting:
+    """The same for a process with another working folder."""
+    data = None if setting.data is None else setting.data.resolve()
+    return replace(setting, out=setting.out.resolve(), data=data)
 
 
 def _enlist(setting: Setting) -> Callable[[Job], Iterator[Record]]:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context, parent_process
@@ -19,18 +20,62 @@ J = TypeVar("J")
 Setup = Callable[[Any], Callable[[J], Iterator[Any]]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker(Generic[J]):
-    """A process that does one job at a time."""
+    """Somebody who does one job at a time, and how to reach them."""
 
     process: Any
-    pipe: connection.Connection
+    line: Any
     last: J | None = None
 
 
+class Crew(ABC, Generic[J]):
+    """Workers that share jobs out; every job waits for the jobs that `needs` names."""
+
+    workers: list[Worker[J]]
+
+    @abstractmethod
+    def send(self, worker: Worker[J], job: J) -> None:
+        """Let a worker begin a job."""
+
+    @abstractmethod
+    def messages(self, busy: Sequence[Worker[J]]) -> Iterator[tuple[Worker[J], str, Any]]:
+        """What busy workers have to say, once there is something: a result, done, or failed."""
+
+    def results(
+        self,
+        jobs: Sequence[J],
+        needs: Callable[[J], Sequence[J]],
+        affinity: Callable[[J, J], bool],
+    ) -> Iterator[Any]:
+        """All results; a worker that is free prefers a job akin to its last."""
+        waiting, done = list(jobs), set()
+        idle, busy = list(self.workers), list[Worker[J]]()
+        while waiting or busy:
+            ready = [job for job in waiting if all(other in done for other in needs(job))]
+            while idle and ready:
+                worker, job = _pair(idle, ready, affinity)
+                idle.remove(worker)
+                ready.remove(job)
+                waiting.remove(job)
+                self.send(worker, job)
+                worker.last = job
+                busy.append(worker)
+            for worker, kind, value in self.messages(busy):
+                if kind == "result":
+                    yield value
+                elif kind == "failed":
+                    error, text = value
+                    raise error from _Elsewhere(text)
+                else:
+                    done.add(worker.last)
+                    busy.remove(worker)
+                    idle.append(worker)
+
+
 @dataclass
-class Pool(Generic[J]):
-    """`count` processes; every job waits for the jobs that `needs` names.
+class Pool(Crew[J]):
+    """`count` processes of this machine.
 
     Results reach this process over pipes, and this process alone writes them down. If it dies,
     even by SIGKILL, so do the others.
@@ -58,39 +103,18 @@ class Pool(Generic[J]):
             worker.process.kill()  # all it had finished is here already
         for worker in self.workers:
             worker.process.join()
-            worker.pipe.close()
+            worker.line.close()
 
-    def results(
-        self,
-        jobs: Sequence[J],
-        needs: Callable[[J], Sequence[J]],
-        affinity: Callable[[J, J], bool],
-    ) -> Iterator[Any]:
-        """All results; a worker that is free prefers a job akin to its last."""
-        waiting, done = list(jobs), set()
-        idle = list(self.workers)
-        busy: dict[Any, Worker[J]] = {}  # by their pipes
-        while waiting or busy:
-            ready = [job for job in waiting if all(other in done for other in needs(job))]
-            while idle and ready:
-                worker, job = _pair(idle, ready, affinity)
-                idle.remove(worker)
-                ready.remove(job)
-                waiting.remove(job)
-                worker.pipe.send(job)
-                worker.last = job
-                busy[worker.pipe] = worker
-            for pipe in connection.wait(list(busy)):
-                worker = busy[pipe]
-                kind, value = _message(worker)
-                if kind == "result":
-                    yield value
-                elif kind == "failed":
-                    error, text = value
-                    raise error from _Elsewhere(text)
-                else:
-                    done.add(worker.last)
-                    idle.append(busy.pop(pipe))
+    def send(self, worker: Worker[J], job: J) -> None:
+        """Over the worker's pipe."""
+        worker.line.send(job)
+
+    def messages(self, busy: Sequence[Worker[J]]) -> Iterator[tuple[Worker[J], str, Any]]:
+        """One from each pipe that holds any."""
+        by_pipe = {worker.line: worker for worker in busy}
+        for pipe in connection.wait(list(by_pipe)):
+            worker = by_pipe[pipe]
+            yield (worker, *_message(worker))
 
 
 class _Elsewhere(Exception):  # noqa: N818 - shown as the cause: where the error came from
@@ -109,7 +133,7 @@ def _pair(
 
 def _message(worker: Worker[Any]) -> tuple[str, Any]:
     try:
-        message: tuple[str, Any] = worker.pipe.recv()
+        message: tuple[str, Any] = worker.line.recv()
     except (EOFError, ConnectionResetError) as error:
         worker.process.join()
         raise QIPFError(

@@ -1,24 +1,57 @@
-"""qipf score: the uncertainty of every row of a file."""
+"""qipf score: the uncertainty of every row of a file, or of a folder of files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qipf.cli.options import Columns, Json, answer
+from qipf.errors import QIPFInputError, unknown_name
+
+if TYPE_CHECKING:
+    from qipf.tables import Scored
 
 
 def score(
     field: Annotated[Path, typer.Argument(help="A field, as qipf fit writes it.")],
-    test: Annotated[Path, typer.Argument(help="Logits to judge: .npz, .npy, .csv or .parquet.")],
+    test: Annotated[
+        Path,
+        typer.Argument(
+            help="Logits to judge: .npz, .npy, .csv or .parquet, or a folder of .parquet shards."
+        ),
+    ],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="The file to write: .csv, .parquet, .npz or .npy."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write: .csv, .parquet, .npz or .npy; for a folder, a folder.",
+        ),
     ],
     columns: Columns = None,
     modes: Annotated[bool, typer.Option("--modes", help="Write every mode too.")] = False,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: the shards of a folder on a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str | None,
+        typer.Option(help="A Ray cluster that runs already; if not given, one on this machine."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Ray's workers; one for every GPU, or else CPU, if not given."),
+    ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace shards that were made from another field, input or with other options.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the uncertainty of every prediction in a file; higher = less to be trusted.
@@ -26,26 +59,75 @@ def score(
     Rows stay in order, and columns that are not logits are carried along. The file is read and
     written in blocks, so that a .csv or .parquet may be larger than memory.
 
+    Of a folder, every .parquet shard is judged, and written to the output folder under the same
+    name. Stopped at any point and started again, the command keeps the shards that are finished
+    and does the rest.
+
     Example: `qipf score field.qipf test.csv -o scored.csv`
 
     Example: `qipf score field.qipf test.parquet --columns 'out_*' --modes -o scored.parquet`
+
+    Example: `qipf score field.qipf predictions/ -o scored/`
+
+    Example: `qipf score field.qipf predictions/ -o scored/ --engine ray --address auto`
     """
+    from qipf.distributed import on_ray
     from qipf.durable import checked_output
     from qipf.storage import load_field
-    from qipf.tables import score_table
+    from qipf.tables import score_shards, score_table
 
+    if engine not in ("local", "ray"):
+        raise unknown_name("engine", engine, ["local", "ray"])
+    if engine == "local" and (address is not None or workers is not None):
+        raise QIPFInputError("--address and --workers belong to --engine ray.")
+    if test.is_dir():
+        run = on_ray(workers, address) if engine == "ray" else None
+        with _interruptible(output):
+            shards = score_shards(
+                load_field(field), test, output, columns, modes, overwrite=overwrite, run=run
+            )
+        told = {"shards": shards.shards, "kept": shards.kept}
+        kept = f", {shards.kept:,} of them finished before" if shards.kept else ""
+        _tell(as_json, output, shards.total, told, f"{shards.shards:,} shards{kept}, ")
+        return
+    if engine == "ray" or overwrite:
+        given = "--engine ray" if engine == "ray" else "--overwrite"
+        raise QIPFInputError(f"{given} is for a folder of .parquet shards; {test} is none.")
     checked_output(output, inputs=[field, test])
-    scored = score_table(load_field(field), test, output, columns, modes)
-    share = scored.outliers / scored.rows
+    _tell(as_json, output, score_table(load_field(field), test, output, columns, modes), {}, "")
+
+
+@contextmanager
+def _interruptible(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\nStopped; finished shards are in {output}. Run the same command again to go on.",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def _tell(
+    as_json: bool, output: Path, scored: Scored, more: Mapping[str, object], shards: str
+) -> None:
+    known = scored.rows > 0  # a folder may hold empty shards alone
     told = {
         "output": output,
+        **more,
         "rows": scored.rows,
-        "uncertainty": {"mean": scored.mean, "min": scored.lowest, "max": scored.highest},
+        "uncertainty": {
+            "mean": scored.mean if known else None,
+            "min": scored.lowest if known else None,
+            "max": scored.highest if known else None,
+        },
         "outliers": scored.outliers,
     }
+    share = scored.outliers / scored.rows if known else 0.0
     answer(
         as_json,
         told,
-        f"wrote {output}: {scored.rows:,} rows, mean uncertainty {scored.mean:.4g}, "
+        f"wrote {output}: {shards}{scored.rows:,} rows, mean uncertainty {scored.mean:.4g}, "
         f"{scored.outliers:,} outliers ({share:.1%})",
     )

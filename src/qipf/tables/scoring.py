@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFInputError
+from qipf.engines.contract import blocks
+from qipf.engines.fused import BLOCK_BYTES
+from qipf.errors import QIPFInputError, QIPFNotFittedError
 from qipf.estimator import QIPF
 from qipf.progress import progress_bar
 from qipf.tables.reading import open_table
-from qipf.tables.table import Table
 from qipf.tables.writing import written
+
+#: Queries that PyTorch's attention takes at a time on the CPU, when there are at least so many.
+TILE, FEWEST = 256, 768
 
 
 @dataclass
@@ -38,6 +43,27 @@ class Scored:
         self.highest = max(self.highest, float(uncertainty.max()))
         self.outliers += int((uncertainty > threshold).sum())
 
+    def join(self, other: Scored) -> None:
+        """Count the rows of another summary in."""
+        if other.rows == 0:
+            return
+        self.rows += other.rows
+        self.mean += (other.mean - self.mean) * (other.rows / self.rows)
+        self.lowest = min(self.lowest, other.lowest)
+        self.highest = max(self.highest, other.highest)
+        self.outliers += other.outliers
+
+
+def checked_field(field: Any) -> QIPF:
+    """A fitted field, or the error that says what came instead."""
+    if not isinstance(field, QIPF):
+        raise QIPFInputError(
+            f"field must be a fitted QIPF, such as qipf.load gives, got {type(field).__name__}."
+        )
+    if not hasattr(field, "offset_"):
+        raise QIPFNotFittedError("This QIPF is not fitted yet. Call fit(train_logits) first.")
+    return field
+
 
 def score_table(
     field: QIPF,
@@ -57,7 +83,7 @@ def score_table(
     modes : write the modes too, as `mode_1`, `mode_2`, … by their orders.
     """
     table = open_table(path, columns, labels=None)
-    _check_width(table, field)
+    require_width(table.path, table.dimension, field)
     output, scored = Path(output), Scored()
     with written(output) as write, progress_bar("scoring", table.rows, unit="row") as bar:
         for block in table.blocks():
@@ -75,6 +101,46 @@ def score_table(
     return scored
 
 
+def result_names(field: QIPF, modes: bool) -> list[str]:
+    """The columns that scoring adds."""
+    return ["uncertainty", *(f"mode_{order}" for order in field.orders if modes)]
+
+
+def steady_results(
+    field: QIPF,
+    logits: NDArray[Any],  # (n, d)
+    modes: bool,
+) -> dict[str, NDArray[np.float64]]:
+    """The scores of a block by column, the same to the last bit whatever the number of threads.
+
+    On the CPU, attention takes queries in tiles. Whole tiles of one size are computed alike, row by
+    row, however many threads share them and whoever else is in the block; small blocks and odd ends
+    are not. So the block is cut into whole tiles, the last filled up with copies of a row, whose
+    scores are dropped. Only rows that float32 does not resolve, which the engine collects and
+    computes once more, may still differ in the last digits of float64 from block to block.
+
+    >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(100, 2)))
+    >>> steady_results(field, np.zeros((3, 2)), modes=False)["uncertainty"].shape
+    (3,)
+    """
+    parts = [_results(field, piece, modes) for piece in _pieces(logits)]
+    if not parts:
+        return {name: np.empty(0) for name in result_names(field, modes)}
+    return {
+        name: np.concatenate([part[name] for part in parts])[: len(logits)] for name in parts[0]
+    }
+
+
+def _pieces(logits: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Whole tiles, as many as the engine takes at a time."""
+    count, dimension = logits.shape
+    size = BLOCK_BYTES["cpu"] // (8 * (dimension + 2)) // TILE * TILE
+    for part in blocks(count, max(size, FEWEST)):
+        piece = logits[part]
+        missing = max(FEWEST - len(piece), -len(piece) % TILE)
+        yield np.concatenate([piece, np.repeat(piece[:1], missing, axis=0)])
+
+
 def _results(field: QIPF, logits: NDArray[Any], modes: bool) -> dict[str, NDArray[np.float64]]:
     if not modes:
         return {"uncertainty": field.uncertainty(logits)}
@@ -84,9 +150,10 @@ def _results(field: QIPF, logits: NDArray[Any], modes: bool) -> dict[str, NDArra
     return results | {f"mode_{order}": columns[:, k] for k, order in enumerate(tuple(field.orders))}
 
 
-def _check_width(table: Table, field: QIPF) -> None:
-    if table.dimension != field.n_features_in_:
+def require_width(path: str, dimension: int, field: QIPF) -> None:
+    """Refuse logits of another number than the field was fitted with."""
+    if dimension != field.n_features_in_:
         raise QIPFInputError(
-            f"{table.path} has {table.dimension} logits a row, but the field was fitted with "
+            f"{path} has {dimension} logits a row, but the field was fitted with "
             f"{field.n_features_in_}. Choose them with --columns."
         )

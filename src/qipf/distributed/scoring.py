@@ -1,0 +1,193 @@
+"""Scoring on a cluster: a folder's shards, or a Ray Data dataset.
+
+The field travels once to every worker, which computes with the fastest engine it has; on a CPU,
+with one thread. Blocks are filled up to whole tiles as in the local run (see
+`qipf.tables.scoring.steady_results`), so that neither threads nor workers change a number.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from qipf.distributed.blocks import checked_dataset, chosen_of, logits_of
+from qipf.distributed.connecting import (
+    RETRIES,
+    cause,
+    checked_workers,
+    cluster,
+    connected,
+    crew_of,
+    ray,
+)
+from qipf.errors import QIPFError, QIPFInputError
+from qipf.estimator import QIPF
+from qipf.progress import silence
+from qipf.tables.scoring import Scored, checked_field, require_width, result_names, steady_results
+from qipf.tables.shards import Run, Shard, Tell, score_shard
+
+#: Seconds that stopped workers are given to end.
+ENDING = 10.0
+
+# ---------------------------------------------------------------------- shards
+
+
+def on_ray(workers: int | None = None, address: str | None = None) -> Run:
+    """A way for `qipf.tables.score_shards` to run: on a Ray cluster (see `cluster`).
+
+    ``score_shards(field, "predictions", "scored", run=on_ray(workers=2))``. All machines must see
+    both folders under the same paths. A shard whose worker is lost is begun again on another.
+    """
+    checked_workers(workers)
+    ray()  # told now, if it is missing
+
+    def run(
+        field: QIPF, shards: Sequence[Shard], tell: Tell
+    ) -> Generator[tuple[Shard, Scored], None, None]:
+        if not shards:
+            return
+        with cluster(address, workers, accelerated=_may_use_gpus(field)) as crew:
+            remote = ray().remote(max_calls=0, max_retries=RETRIES, **crew.needs)(_score_one)
+            box = [ray().put(_slim(field))]  # in a list it stays a reference
+            yield from _finished(remote, box, shards, crew.workers, tell)
+
+    return run
+
+
+def _finished(
+    remote: Any, box: list[Any], shards: Sequence[Shard], workers: int, tell: Tell
+) -> Iterator[tuple[Shard, Scored]]:
+    """Each shard when it is done; as many are under way as there are workers."""
+    waiting = list(shards)[::-1]
+    busy: dict[Any, Shard] = {}
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                shard = waiting.pop()
+                busy[remote.remote(box, _absolute(shard))] = shard
+            for reference in ray().wait(list(busy))[0]:
+                shard = busy.pop(reference)
+                yield shard, _got(reference, shard)
+                tell(shard.rows)
+    finally:
+        for reference in busy:  # nobody waits for them any more
+            ray().cancel(reference, force=True)
+        if busy:  # until they have ended: what they were writing is cleared next
+            ray().wait(list(busy), num_returns=len(busy), timeout=ENDING)
+
+
+def _got(reference: Any, shard: Shard) -> Scored:
+    try:
+        return ray().get(reference)
+    except ray().exceptions.RayTaskError as error:
+        raise cause(error) from error
+    except ray().exceptions.RayError as error:
+        raise QIPFError(
+            f"{shard.source} cost a worker its life {RETRIES + 1} times, perhaps for want of "
+            "memory. Finished shards are kept: run again, with fewer workers."
+        ) from error
+
+
+def _score_one(box: list[Any], shard: Shard) -> Scored:
+    """The task of a worker."""
+    return score_shard(_own(box[0]), shard, lambda _: None)
+
+
+#: The field that this worker holds, by its reference.
+_held: dict[Any, QIPF] = {}
+
+
+def _own(reference: Any) -> QIPF:
+    if reference not in _held:
+        _held.clear()
+        _held[reference] = _settled_in(ray().get(reference))
+    return _held[reference]
+
+
+def _settled_in(field: QIPF) -> QIPF:
+    """A field made at home in a worker process."""
+    silence()
+    torch.set_num_threads(1)  # the machine's other cores have workers of their own
+    return copy.deepcopy(field)  # what Ray hands out is read-only
+
+
+def _slim(field: QIPF) -> QIPF:
+    """The field without the training rows that it may still hold."""
+    slim = copy.copy(field)
+    slim.__dict__.pop("_seen", None)
+    return slim
+
+
+def _may_use_gpus(field: QIPF) -> bool:
+    return field.device == "auto" or torch.device(field.device).type == "cuda"
+
+
+def _absolute(shard: Shard) -> Shard:
+    """The same shard for a process with another working folder."""
+    return replace(shard, source=shard.source.resolve(), target=shard.target.resolve())
+
+
+# ---------------------------------------------------------------------- datasets
+
+
+def score(
+    dataset: Any,
+    field: QIPF,
+    columns: str | None = None,
+    modes: bool = False,
+    *,
+    workers: int | None = None,
+) -> Any:
+    """A Ray Data dataset with the uncertainty of every row, and without the logits.
+
+    Lazy, as Ray Data is: the work is done when the result is read. Rows stay in order; all other
+    columns are carried along. Workers that are lost are replaced, and their blocks done again.
+
+    Parameters
+    ----------
+    dataset : a `ray.data.Dataset`.
+    field : a fitted field.
+    columns : names or patterns of the logits' columns, by comma; those named ``logit*`` if not
+        given. One column may also hold all logits of a row, as a list or tensor.
+    modes : add the modes too, as `mode_1`, `mode_2`, … by their orders.
+    workers : how many, at most; one for every GPU, or else CPU, if not given.
+    """
+    checked_field(field)
+    dataset = checked_dataset(dataset)
+    chosen = chosen_of(dataset, columns)
+    taken = next((name for name in result_names(field, modes) if name in dataset.columns()), None)
+    if taken is not None and taken not in chosen:
+        raise QIPFInputError(f"The dataset has a column {taken!r} already. Rename it first.")
+    checked_workers(workers)
+    connected(None, workers)  # and stay: the work is done when the result is read
+    crew = crew_of(workers, _may_use_gpus(field))
+    scored = dataset.map_batches(
+        _Scorer,
+        # in a list it stays a reference, which each worker follows once
+        fn_constructor_args=([ray().put(_slim(field))], tuple(chosen), modes),
+        compute=ray().data.ActorPoolStrategy(min_size=1, max_size=crew.workers),
+        batch_format="pyarrow",
+        batch_size=None,
+        **crew.needs,
+    )
+    scored.context.execution_options.preserve_order = True
+    return scored
+
+
+class _Scorer:
+    """A worker of the dataset's pool."""
+
+    def __init__(self, box: list[Any], columns: Sequence[str], modes: bool) -> None:
+        self._field, self._columns, self._modes = _own(box[0]), columns, modes
+
+    def __call__(self, batch: Any) -> Any:
+        logits = logits_of(batch, self._columns)
+        if batch.num_rows:  # a column of lists without rows has no width
+            require_width("The dataset", logits.shape[1], self._field)
+        for name, values in steady_results(self._field, logits, self._modes).items():
+            batch = batch.append_column(name, [values])
+        return batch.drop_columns(list(self._columns))

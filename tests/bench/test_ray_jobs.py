@@ -1,0 +1,115 @@
+"""A suite's tasks on a Ray cluster: the same results, even when a worker is killed."""
+
+import os
+
+import pytest
+
+from qipf.bench import ray_workers, runner
+from qipf.bench.results import ResultLog, read_results
+from qipf.errors import QIPFError, QIPFInputError
+from tests.bench.test_workers import counting
+from tests.bench.tiny import TASKS, TINY, settled
+from tests.ray_cluster import killing, own_workers, running
+from tests.test_cli import run as command
+
+pytest.importorskip("ray")
+# Ray's own: it warns of options that it sets itself
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def crew():
+    with running(workers=2) as crew:
+        yield crew
+
+
+def results(pool, jobs, needs=lambda job: []):
+    return list(pool.results(jobs, needs, lambda last, job: False))
+
+
+def test_jobs_wait_for_what_they_need_and_what_goes_wrong_is_told_here(monkeypatch):
+    monkeypatch.setattr(ray_workers, "RETRIES", 1)
+    with ray_workers.RayPool(2, counting, 10) as pool:
+        assert len(pool.workers) == 2
+        # 1 waits for 2, which waits for 3: one order is possible
+        came = results(pool, [1, 2, 3], needs=lambda job: {1: [2], 2: [3], 3: []}[job])
+        assert came == [10, 11, 12, 10, 11, 10]
+        for job, kind, message in (
+            ("fail", QIPFInputError, "no such thing"),
+            ("crash", RuntimeError, "ZeroDivisionError('division by zero')"),
+            (
+                "die",
+                QIPFError,
+                "A job cost a worker its life 2 times, perhaps for want of memory. "
+                "What was finished is kept: run again, with fewer jobs.",
+            ),
+        ):
+            with pytest.raises(kind) as told:
+                results(pool, [job])
+            assert str(told.value) == message
+
+
+def dying_once(marker):
+    def do(job):
+        for number in range(5):
+            if number == 3 and not os.path.exists(marker):
+                open(marker, "w").close()
+                os._exit(1)
+            yield job + number
+
+    return do
+
+
+def test_results_that_came_before_a_worker_died_do_not_come_again(tmp_path):
+    with ray_workers.RayPool(1, dying_once, str(tmp_path / "died")) as pool:
+        came = results(pool, [100, 200])
+    assert came == [100, 101, 102, 103, 104, 200, 201, 202, 203, 204]
+
+
+def test_a_suite_gives_the_same_numbers_though_a_worker_is_killed(tmp_path, monkeypatch):
+    runner.run(TINY, tmp_path / "here", device="cpu")
+    append, written = ResultLog.append, []
+
+    def noted(log, record):
+        append(log, record)
+        written.append(record)
+
+    monkeypatch.setattr(ResultLog, "append", noted)
+    # in the midst of it: some results are written, others not
+    with killing(lambda: own_workers("ray::_Server.do") if len(written) > 3 else ()) as killed:
+        runner.run(TINY, tmp_path / "ray", device="cpu", jobs="ray")
+    assert len(killed) == 1
+    assert len(read_results(tmp_path / "ray")) == TASKS
+    assert settled(tmp_path / "ray") == settled(tmp_path / "here")
+
+
+def test_the_command_takes_ray(monkeypatch, capsys, tmp_path):
+    seen = {}
+
+    def noted(suite, out, **options):
+        seen.update(options)
+        out.mkdir(parents=True)
+        (out / "results.jsonl").touch()
+
+    monkeypatch.setattr(runner, "run", noted)
+    code, *_ = command(
+        monkeypatch, capsys, "bench", "run", "--jobs", "ray", "--address", "auto", "--out",
+        tmp_path / "out",
+    )  # fmt: skip
+    assert (code, seen["jobs"], seen["address"]) == (0, "ray", "auto")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--jobs", "many"), "--jobs must be a whole number or ray, got 'many'."),
+        (("--address", "auto"), "address is that of a Ray cluster: it goes with jobs='ray'."),
+        (("--jobs", "0"), "jobs must be at least 1; got 0."),
+    ],
+)
+def test_the_command_refuses_in_one_line(arguments, message, monkeypatch, capsys, tmp_path):
+    code, out, err = command(
+        monkeypatch, capsys, "bench", "run", "--out", tmp_path / "out", *arguments
+    )
+    assert (code, out, err) == (2, "", f"qipf: {message}\n")
+    assert not (tmp_path / "out").exists()
