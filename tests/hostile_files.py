@@ -28,7 +28,6 @@ from tests.test_storage import Forge
 STORED = Path(__file__).parent / "stored"
 
 #: The network of the stored layers, and what it is shown.
-LAYERED, LAYERED_INPUTS = layered_network(), torch.linspace(-3, 3, 12).reshape(3, 4)
 
 #: Bytes that loading may take beyond what the program had before.
 ROOM = 256 * 2**20

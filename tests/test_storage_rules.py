@@ -13,6 +13,7 @@ from torch import nn
 import qipf
 from qipf import QIPF, AcceptRule, QIPFFileError, QIPFInputError, accept_rule
 from qipf.storage import describe, load_field
+from qipf.tensor_file import encoded
 
 from .conftest import make_logits
 from .stored.write_files import calibrated, network
@@ -142,7 +143,7 @@ def test_fields_of_every_format_version_stay_loadable(path):
 
 def test_every_kind_of_every_version_has_its_file():
     names = {path.stem for path in STORED.glob("*.qipf")}
-    kinds = ("field", "weighted", "model", "calibrated", "rule")
+    kinds = ("field", "weighted", "model", "calibrated", "rule", "layers")
     assert names == {"field-v1", "model-v1", *(f"{kind}-v2" for kind in kinds)}
     assert load_field(STORED / "weighted-v2.qipf").log_weights_ is not None
     model = qipf.load(STORED / "model-v2.qipf", network())
@@ -181,7 +182,7 @@ def test_a_header_that_lies_about_its_rule_is_refused(tmp_path, valid, keys, val
         (("rule",), None, "its accept rule is None, not ['accepted', "),
         (("rule", "errors"), -1, "errors must not exceed accepted, nor that held_out, got -1."),
         (("kind",), "field", "its header is ['format_version', 'kind', 'library_version', 'rule']"),
-        (("format_version",), 1, "its header is ['format_version', 'kind', 'library_version', "),
+        (("format_version",), 1, "its kind is 'rule'"),
         (("library_version",), None, "its library_version is None"),
     ],
 )
@@ -253,4 +254,12 @@ def test_a_rule_with_arrays_is_refused(tmp_path, valid_rule):
     path = tmp_path / "forged.qipf"
     path.write_bytes(forge.data())
     with pytest.raises(QIPFFileError, match=re.escape("its arrays are ['centers']")):
+        qipf.load(path)
+
+
+@pytest.mark.parametrize("kind", ["rule", "layers"])
+def test_kinds_that_version_1_did_not_have_are_refused_in_it(kind, tmp_path):
+    path = tmp_path / "old.qipf"
+    path.write_bytes(encoded({"format_version": 1, "library_version": "x", "kind": kind}, {}))
+    with pytest.raises(QIPFFileError, match=f"cannot be used: its kind is {kind!r}"):
         qipf.load(path)

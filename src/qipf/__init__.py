@@ -12,6 +12,9 @@ __all__ = [
     "AcceptRule",
     "AccuracyEstimate",
     "AccuracyEstimator",
+    "Explanation",
+    "LayeredPrediction",
+    "LayeredQIPF",
     "Prediction",
     "QIPFError",
     "QIPFFileError",
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from qipf.decision import accept_rule
     from qipf.estimator import QIPF
     from qipf.export import export_field_onnx
+    from qipf.layered import Explanation, LayeredPrediction, LayeredQIPF
     from qipf.model import Prediction, WrappedModel, wrap
     from qipf.monitor import ShiftMonitor, Verdict
     from qipf.risk import RiskCoverage, risk_coverage
@@ -50,6 +54,9 @@ else:
         "QIPF": "qipf.estimator",
         "AccuracyEstimate": "qipf.accuracy",
         "AccuracyEstimator": "qipf.accuracy",
+        "Explanation": "qipf.layered",
+        "LayeredPrediction": "qipf.layered",
+        "LayeredQIPF": "qipf.layered",
         "Prediction": "qipf.model",
         "QIPFNotFittedError": "qipf.unfitted",
         "RiskCoverage": "qipf.risk",

@@ -1,7 +1,7 @@
-"""save and load: fitted fields, wrapped models and accept rules in one file, without pickle.
+"""save and load: fields, wrapped and layered models, accept rules in one file, without pickle.
 
 Format version 2 is a safetensors file (see `qipf.tensor_file`). The JSON header holds
-``format_version``, ``library_version`` and ``kind``: field, model or rule.
+``format_version``, ``library_version`` and ``kind``: field, model, layers or rule.
 
 A field has the arrays ``centers`` (N, d) and, for unequal weights, ``log_weights`` (N,); if it was
 calibrated, ``calibration`` (n,), the sorted uncertainties of held-out predictions, and, where their
@@ -9,6 +9,11 @@ errors are known, ``calibration_wrong`` (n,), 0 or 1. Its header adds the ``para
 it ``fitted``, the names of its ``features`` if it was fitted with names, its accept ``rule`` or
 null, and, for a wrapped model, the ``network``: the layer, the pooling and a fingerprint of the
 weights, not the network itself. A rule alone has no arrays, and only ``rule`` in its header.
+
+A `LayeredQIPF` has the arrays ``weights`` (1 + layers,), ``center_indices`` and ``labels`` (N,),
+and for its layer number i ``mean i`` (D,), ``directions i`` (D, d) and ``units i`` (N, d). Its
+header adds the ``parameters``, the ``layers`` (name, side, gain_free, bandwidth, classes of each)
+and the ``network``: a fingerprint of the weights.
 
 Version 1 had neither calibrations nor rules; its files are read as before.
 """
@@ -29,6 +34,7 @@ from torch import nn
 from qipf.durable import checked_output, replaced
 from qipf.errors import QIPFFileError, QIPFInputError, QIPFNotFittedError
 from qipf.estimator import QIPF
+from qipf.layered import LayeredQIPF
 from qipf.model import WrappedModel, wrap
 from qipf.restoring import (
     FITTED,
@@ -37,12 +43,18 @@ from qipf.restoring import (
     restored_field,
     restored_rule,
 )
+from qipf.restoring_layers import (
+    StoredLayers,
+    described_layers,
+    restored_layers,
+    stored_layers,
+)
 from qipf.rule import AcceptRule
 from qipf.tensor_file import Arrays, decoded, encoded, read_file
 
 
-def save(saved: QIPF | WrappedModel | AcceptRule, path: Path | str) -> None:
-    """Write a fitted field, a wrapped model without its network, or an accept rule to one file.
+def save(saved: QIPF | WrappedModel | LayeredQIPF | AcceptRule, path: Path | str) -> None:
+    """Write a fitted field, a model without its network, or an accept rule to one file.
 
     A field's calibration and accept rule go with it. The file appears whole or not at all; one
     that was there before stays until then.
@@ -55,19 +67,19 @@ def save(saved: QIPF | WrappedModel | AcceptRule, path: Path | str) -> None:
     True
     """
     path = checked_output(Path(path))
-    data = _encoded_rule(saved) if isinstance(saved, AcceptRule) else _encoded_field(saved)
+    data = _encoded(saved)
     _loaded(*decoded(data, str(path)), str(path))  # what could not be loaded is not written
     with replaced(path) as file:
         file.write(data)
 
 
 def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> Any:
-    """The field, the accept rule, or with its network the wrapped model, that `save` wrote.
+    """The field, the accept rule, or with its network the model, that `save` wrote.
 
     Parameters
     ----------
     path : the file.
-    net : for a wrapped model, the network it was fitted with.
+    net : for a wrapped model or a `LayeredQIPF`, the network it was fitted with.
     check : refuse a network whose weights are not those the field was fitted with.
     """
     header, arrays = read_file(path)
@@ -81,10 +93,14 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
             )
         return found
     if net is None:
-        raise QIPFInputError(
-            f"{path} holds the field of a wrapped model. Pass its network: qipf.load(path, net)."
-        )
-    model = wrap(net, network["layer"], field=found, pooling=network["pooling"])
+        layered = isinstance(found, StoredLayers)
+        held = "fields of a LayeredQIPF" if layered else "field of a wrapped model"
+        raise QIPFInputError(f"{path} holds the {held}. Pass its network: qipf.load(path, net).")
+    model: WrappedModel | LayeredQIPF
+    if isinstance(found, StoredLayers):
+        model = found.around(net)
+    else:
+        model = wrap(net, network["layer"], field=found, pooling=network["pooling"])
     if check and fingerprint(net) != network["fingerprint"]:
         raise QIPFFileError(
             f"{path} belongs to another network: fitted with weights {network['fingerprint']}, "
@@ -106,6 +122,8 @@ def describe(path: Path | str) -> dict[str, Any]:
     size = Path(path).stat().st_size
     if isinstance(found, AcceptRule):
         return {**header, "bytes": size}
+    if isinstance(found, StoredLayers):
+        return {**described_layers(header, found), "bytes": size}
     centers, held_out = arrays["centers"], found.calibration_
     calibration = None
     if held_out is not None:
@@ -142,16 +160,26 @@ def fingerprint(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule:
-    restore = restored_rule if checked_kind(header, path) == "rule" else restored_field
-    return restore(header, arrays, path)
+def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule | StoredLayers:
+    kind = checked_kind(header, path)
+    if kind == "rule":
+        return restored_rule(header, arrays, path)
+    if kind == "layers":
+        return restored_layers(header, arrays, path)
+    return restored_field(header, arrays, path)
 
 
 # ---------------------------------------------------------------------- writing
 
 
-def _encoded_rule(rule: AcceptRule) -> bytes:
-    return encoded({**_origin("rule"), "rule": _rule(rule)}, {})
+def _encoded(saved: Any) -> bytes:
+    if isinstance(saved, AcceptRule):
+        return encoded({**_origin("rule"), "rule": _rule(saved)}, {})
+    if isinstance(saved, LayeredQIPF):
+        header, arrays = stored_layers(saved)
+        network = {"fingerprint": fingerprint(saved.net)}
+        return encoded({**_origin("layers"), **header, "network": network}, arrays)
+    return _encoded_field(saved)
 
 
 def _encoded_field(saved: Any) -> bytes:

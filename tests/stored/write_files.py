@@ -5,6 +5,7 @@ python -m tests.stored.write_files
 Run once for a new format version, never for an old one: files of old versions stay as they are.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,44 @@ HERE = Path(__file__).parent
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(4, 10)
+
+
+def layered_data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Three overlapping classes in four dimensions."""
+    random = torch.Generator().manual_seed(1)
+    labels = torch.randint(3, (300,), generator=random)
+    return 2 * torch.eye(4)[labels] + torch.randn(300, 4, generator=random), labels
+
+
+def layered_network() -> nn.Module:
+    """A network of exact weights, whose last layer is partial to the first class."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 3))
+    weights = (
+        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, -1, 0, 0], [0, 1, -1, 0], [-1, 0, 1, 0]],
+        [[0.5, 0, 0, 0.25, 0, -0.25], [0, 0.5, 0, -0.25, 0.25, 0], [0, 0, 0.5, 0, -0.25, 0.25]],
+        [[2, 1, 0.5], [-1, 1.5, 0], [-1, 0, 1]],
+    )
+    with torch.no_grad():
+        for layer, values in zip(net[::2], weights, strict=True):
+            layer.weight.copy_(torch.tensor(values))
+            layer.bias.zero_()
+    return net
+
+
+def layered() -> qipf.LayeredQIPF:
+    """Fields of two layers."""
+    inputs, labels = layered_data()
+    model = qipf.LayeredQIPF(layered_network(), max_centers=40, max_tuning=50)
+    return model.fit(zip(inputs.split(60), labels.split(60), strict=True))
+
+
+def write_layered() -> None:
+    """The layered model beside what it says of a few inputs."""
+    model, path = layered(), HERE / f"layers-v{FORMAT_VERSION}.qipf"
+    queries = torch.randn(20, 4, generator=torch.Generator().manual_seed(5))
+    qipf.save(model, path)
+    answers = {"queries": queries.tolist(), "uncertainty": model.uncertainty(queries).tolist()}
+    path.with_suffix(".json").write_text(json.dumps(answers))
 
 
 def calibrated() -> qipf.QIPF:
@@ -58,6 +97,7 @@ def main() -> None:
         if name == "calibrated":
             answers |= {"p_values": judge.p_values(queries), "accepted": judge.accepts(queries)}
         np.savez_compressed(path.with_suffix(".npz"), **answers)
+    write_layered()
 
 
 if __name__ == "__main__":

@@ -29,12 +29,29 @@ def show(
 
 
 def _lines(told: dict[str, Any]) -> list[str]:
-    facts = _rule_facts(told) if told["kind"] == "rule" else _field_facts(told)
+    facts = {"rule": _rule_facts, "layers": _layers_facts}.get(told["kind"], _field_facts)(told)
     return [f"  {name:<14}{value}" for name, value in facts.items()]
 
 
 def _rule_facts(told: dict[str, Any]) -> dict[str, str]:
     return {"kind": "accept rule", "written by": _writer(told), **_promise(told["rule"])}
+
+
+def _layers_facts(told: dict[str, Any]) -> dict[str, str]:
+    layers = [
+        f"{layer['layer']} ({layer['side']}), weight {layer['weight']:.3f}, bandwidth "
+        f"{layer['bandwidth']:.4g}, {layer['width']} numbers narrowed to {layer['dimension']}"
+        for layer in told["layers"]
+    ]
+    return {
+        "kind": "fields of a network's layers",
+        "written by": _writer(told),
+        "centres": f"{told['centers']['count']:,} in every layer",
+        "softmax": f"weight {told['softmax_weight']:.3f}",
+        "layers": f"\n{'':16}".join(layers) or "none",
+        "parameters": ", ".join(f"{name}={value}" for name, value in told["parameters"].items()),
+        "network": f"weights {told['network']['fingerprint']}",
+    }
 
 
 def _promise(rule: dict[str, Any]) -> dict[str, str]:

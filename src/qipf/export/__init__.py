@@ -1,4 +1,4 @@
-"""Fields and wrapped models as graphs that run without qipf: ONNX files, torch.export programs."""
+"""Fields and models as graphs that run without qipf: ONNX files, torch.export programs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,27 @@ from torch.export import ExportedProgram
 from qipf.durable import checked_output
 from qipf.errors import QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf.estimator import QIPF
-from qipf.export.checking import Expected, expected, tried
+from qipf.export.checking import Expected, expected, expected_of_layers, tried
 from qipf.export.condensing import condensed
 from qipf.export.graph import FieldGraph, ModelGraph
+from qipf.export.layers_graph import LayersGraph
 from qipf.export.onnx_file import OnnxFile, converted, require_exporter, write
 from qipf.export.program import Example, checked_example, traced
 from qipf.forward import evaluating
+from qipf.layered import LayeredQIPF
 from qipf.model import WrappedModel
 from qipf.rule import AcceptRule
 from qipf.storage import fingerprint
 
-__all__ = ["OnnxFile", "condensed", "export_field_onnx", "export_model", "export_model_onnx"]
+__all__ = [
+    "OnnxFile",
+    "condensed",
+    "export_field_onnx",
+    "export_layers",
+    "export_layers_onnx",
+    "export_model",
+    "export_model_onnx",
+]
 
 #: Centres at which a field alone is tried, and again three times as far out.
 TRIED = 32
@@ -99,6 +109,39 @@ def export_model(
 ) -> ExportedProgram:
     """`WrappedModel.export`."""
     return _traced_model(model, example, rule, max_centers).program
+
+
+def export_layers_onnx(
+    model: LayeredQIPF, path: Path | str, example: Tensor | None = None, *, check: bool = True
+) -> OnnxFile:
+    """`LayeredQIPF.export_onnx`."""
+    path = _checked_path(path)
+    program, few = _traced_layers(model, example)
+    assert model.weights_ is not None  # it is fitted
+    assert model.center_indices_ is not None
+    metadata = {
+        "version": _version(),
+        "centers": len(model.center_indices_),
+        "layers": tuple(map(str, model.layers_)),
+        "weights": tuple(model.weights_.tolist()),
+        "fingerprint": fingerprint(model.net),
+    }
+    want = None
+    if check:
+        said = model(*few.inputs)
+        want = expected_of_layers(said.uncertainty, said.logits)
+    return _finished(program, few.tensors, metadata, path, want)
+
+
+def export_layers(model: LayeredQIPF, example: Tensor | None = None) -> ExportedProgram:
+    """`LayeredQIPF.export`."""
+    return _traced_layers(model, example)[0]
+
+
+def _traced_layers(model: LayeredQIPF, example: Any) -> tuple[ExportedProgram, Example]:
+    model._require_fitted()
+    few = checked_example(model, example)
+    return traced(LayersGraph(model), few.tensors.values()), few
 
 
 class _Traced(NamedTuple):
@@ -182,11 +225,15 @@ def _threshold(rule: object) -> float | None:
     return float(rule.threshold)
 
 
-def _metadata(field: QIPF, threshold: float | None) -> dict[str, Any]:
-    from qipf import __version__
+def _version() -> str:
+    from qipf import __version__  # qipf itself imports this module
 
+    return __version__
+
+
+def _metadata(field: QIPF, threshold: float | None) -> dict[str, Any]:
     told = {
-        "version": __version__,
+        "version": _version(),
         "orders": tuple(field.orders),
         "softening": float(field.softening),
         "bandwidth": float(field.bandwidth_),

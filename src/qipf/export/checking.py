@@ -61,6 +61,13 @@ def expected(field: QIPF, rows: Tensor, logits: Tensor | None) -> Expected:
     )
 
 
+def expected_of_layers(uncertainty: Tensor, logits: Tensor) -> Expected:
+    """A layered model's answers, and what they may be missed by: they have no poles."""
+    values = uncertainty.double().cpu().numpy()
+    allowed = TOLERANCE * np.maximum(1.0, np.abs(values))
+    return Expected(logits.detach().double().cpu().numpy(), values, allowed)
+
+
 def tried(data: bytes, feeds: Mapping[str, Tensor], want: Expected) -> float | None:
     """The largest relative difference of the uncertainty; None without ONNX Runtime.
 

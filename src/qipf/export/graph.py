@@ -67,7 +67,7 @@ class FieldGraph(nn.Module):
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:  # (n, d)
         """Uncertainty (n,) and modes (n, len(orders)) in float64; accepted (n,) as booleans."""
-        with _ExactConstants():
+        with ExactConstants():
             moments = averaged_moments(*self._averages(rows), self.width)
             if self.spread > 0:
                 moments = as_clouds(moments, self.bandwidth, self.spread)
@@ -133,7 +133,7 @@ def _check_reach(reach: float) -> None:
         )
 
 
-class _ExactConstants(TorchFunctionMode):
+class ExactConstants(TorchFunctionMode):
     """Numbers enter the graph as float64 tensors.
 
     The ONNX exporter writes a plain Python number as float32: π loses half its digits, and 1e300

@@ -7,16 +7,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.export.graph import FieldGraph, ModelGraph
+from qipf.export.graph import ModelGraph
 from qipf.forward import evaluating
-from qipf.model import WrappedModel
 
 #: Rows of an example that are used.
 ROWS = 16
@@ -50,7 +49,21 @@ class Example(NamedTuple):
         return Example(tuple(change(part) for part in self.inputs), options)
 
 
-def checked_example(model: WrappedModel, example: Any) -> Example:
+class Model(Protocol):
+    """A network with what judges it."""
+
+    #: a few inputs and keyword inputs that it was fitted on
+    _example: tuple[tuple[Any, ...], dict[str, Any]] | None
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """What it makes of a batch."""
+
+    def _placed(
+        self, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+
+def checked_example(model: Model, example: Any) -> Example:
     """An example that the network takes, of 2 to 16 rows: a graph of one row would stay at one."""
     given = _unpacked(model, example)
     tensors = given.tensors
@@ -79,7 +92,7 @@ def checked_example(model: WrappedModel, example: Any) -> Example:
     return few
 
 
-def traced(graph: FieldGraph | ModelGraph, tensors: Iterable[Tensor]) -> ExportedProgram:
+def traced(graph: nn.Module, tensors: Iterable[Tensor]) -> ExportedProgram:
     """The graph as a program whose tensors share a first dimension of any length."""
     tensors = tuple(tensors)
     batch = Dim("batch")
@@ -118,7 +131,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _unpacked(model: WrappedModel, example: Any) -> Example:
+def _unpacked(model: Model, example: Any) -> Example:
     if example is None:
         if model._example is None:
             raise QIPFInputError(

@@ -1,14 +1,20 @@
-"""The field of one layer, its metric and width chosen by what they make of labelled rows."""
+"""The fields of the layers, their metrics and widths chosen by what they make of labelled rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from qipf.bandwidth import silverman
+from qipf.errors import QIPFWarning
 from qipf.layered.class_field import ClassField
+from qipf.layered.gathering import LABELS, Kept
 from qipf.layered.metric import Metric, Scatter
+from qipf.layered.taps import Tap
+from qipf.layered.tuning import Tuning
+from qipf.progress import progress
 
 #: Shrinkages that are tried.
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
@@ -22,6 +28,45 @@ MOST_ROWS = 8000
 #: No row speaks louder than this against a trial.
 DEEPEST = -12.0
 
+#: Rows whose mean deviation in a direction of the unit sphere is smaller are all alike.
+ALIKE = 1e-6
+
+
+def chosen_fields(
+    centers: Kept,
+    tuning: Tuning,
+    taps: Sequence[Tap],
+    classes: int,
+    dimension: int,
+) -> dict[Tap, ClassField]:
+    """The field of every layer whose rows differ."""
+    fields: dict[Tap, ClassField] = {}
+    for tap in progress(taps, "choosing fields"):
+        rows = centers.values[tap].to(tuning.labels.device)
+        labels = centers.values[LABELS].to(rows.device)
+        others = {name: found[tap] for name, (_, found) in tuning.sets.items()}
+        field = chosen_field(rows, labels, others, tuning.labels, classes, dimension)
+        if field is None:
+            warnings.warn(
+                f"{tap} gives every training input the same numbers and is left out.",
+                QIPFWarning,
+                stacklevel=3,
+            )
+            continue
+        fields[tap] = field
+    known = set(centers.values[LABELS].tolist())
+    missing = [str(label) for label in range(classes) if label not in known]
+    if missing:
+        several = len(missing) > 1
+        warnings.warn(
+            f"There are no training examples of class{'es' if several else ''} "
+            f"{', '.join(missing)}, so the layers leave {'them' if several else 'it'} to the "
+            "softmax.",
+            QIPFWarning,
+            stacklevel=3,
+        )
+    return fields
+
 
 def chosen_field(
     rows: Tensor,  # (N, D) the layer's rows of the centres
@@ -30,21 +75,23 @@ def chosen_field(
     tuning_labels: Tensor,  # (n,)
     classes: int,
     dimension: int,
-) -> ClassField:
-    """The likeliest of the tried fields, each set of tuning rows counting the same."""
-    step = -(-len(tuning) * len(tuning_labels) // MOST_ROWS)
+) -> ClassField | None:
+    """The likeliest of the tried fields, each set of tuning rows counting the same.
+
+    Without tuning rows, that of the middle shrinkage and width. None where the rows are all alike.
+    """
+    step = max(1, -(-len(tuning) * len(tuning_labels) // MOST_ROWS))
     sets = [shown[::step] for shown in tuning.values()]
     truth = tuning_labels[::step]
     best: tuple[float, ClassField] | None = None
     for gain_free in (False, True):
         scatter = Scatter(rows, labels, gain_free)
-        for shrinkage in SHRINKAGES:
+        for shrinkage in SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]:
             metric = scatter.metric(shrinkage, dimension)
             found = _best_width(metric, rows, labels, sets, truth, classes)
-            if best is None or found[0] > best[0]:
+            if found is not None and (best is None or found[0] > best[0]):
                 best = found
-    assert best is not None  # there are always trials
-    return best[1]
+    return None if best is None else best[1]
 
 
 def _best_width(
@@ -54,9 +101,13 @@ def _best_width(
     sets: list[Tensor],
     truth: Tensor,
     classes: int,
-) -> tuple[float, ClassField]:
+) -> tuple[float, ClassField] | None:
     units = metric(rows)
+    if float(units.std(0, correction=0).mean()) < ALIKE:
+        return None
     width = silverman(units)
+    if not sets:
+        return 0.0, ClassField(metric, units, labels, classes, COARSE[len(COARSE) // 2] * width)
     field = ClassField(metric, units, labels, classes, width)
     told = _likelihoods(field, sets, truth, width, COARSE)
     middle = max(told, key=lambda factor: told[factor])

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from qipf.engines.contract import blocks
 from qipf.layered.metric import Metric
 
 #: Numbers in one block of kernel values, by kind of device: a CPU's cache, or a GPU's launch.
@@ -47,7 +46,14 @@ class ClassField:
     ) -> None:
         self.metric, self.units, self.labels = metric, units, labels
         self.classes, self.bandwidth = classes, bandwidth
-        self._members = functional.one_hot(labels.long(), classes).to(units.dtype)
+        self.known = units.new_zeros(classes, dtype=torch.bool)  # of which there are centres
+        self.known[labels.long()] = True
+        self.complete = bool(self.known.all())
+
+    @cached_property
+    def _members(self) -> Tensor:  # (N, classes)
+        table = self.units.new_zeros(len(self.units), self.classes)
+        return table.scatter_(1, self.labels.long()[:, None], 1.0)
 
     def __call__(self, rows: Tensor) -> Judged:  # (n, D)
         """The classes' shares of the field at each row, and the field's height."""
@@ -55,21 +61,45 @@ class ClassField:
 
     def judged(self, rows: Tensor, bandwidths: list[float]) -> Iterator[Judged]:
         """As `__call__`, for several widths: the cosines are computed once for all."""
-        size = max(1, BLOCK.get(rows.device.type, BLOCK["cpu"]) // len(self.units))
         parts: list[list[Judged]] = [[] for _ in bandwidths]
-        for part in blocks(rows.shape[0], size):
-            cosines = self.metric(rows[part]) @ self.units.T
+        for cosines in self._cosines(rows):
             nearest = cosines.amax(1, keepdim=True)
             last = len(bandwidths) - 1
             for k, bandwidth in enumerate(bandwidths):
                 parts[k].append(self._shares(cosines, nearest, bandwidth, spent=k == last))
         for found in parts:
-            if not found:
-                empty = self.units.new_zeros(0, self.classes)
-                yield Judged(empty, empty.sum(1))
-                continue
             posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
             yield Judged(posterior, log_density)
+
+    def in_one(self, rows: Tensor) -> Judged:  # (n, D)
+        """As `__call__`, in one block whatever the number of rows, for a graph."""
+        cosines = self.metric(rows) @ self.units.T
+        return self._shares(cosines, cosines.amax(1, keepdim=True), self.bandwidth, spent=False)
+
+    def nearest(
+        self,
+        rows: Tensor,  # (n, D)
+        classes: Tensor,  # (n,) whose centres are sought
+        count: int,
+    ) -> tuple[Tensor, Tensor]:  # (n, k), (n, k)
+        """The centres of the given class that are nearest to each row, and their cosines.
+
+        k is `count`, or the number of centres if there are fewer. Where the class has too few of
+        them, the last cosines of the row are -inf.
+        """
+        found, start = [], 0
+        for cosines in self._cosines(rows):
+            wanted = classes[start : start + len(cosines)]
+            start += len(cosines)
+            others = self.labels != wanted[:, None]
+            found.append(cosines.masked_fill(others, -math.inf).topk(min(count, len(self.units))))
+        return torch.cat([part.indices for part in found]), torch.cat([p.values for p in found])
+
+    def _cosines(self, rows: Tensor) -> Iterator[Tensor]:  # (block, N) each, in order
+        """Rows against all centres, as many rows at once as memory allows; at least one block."""
+        size = max(1, BLOCK.get(rows.device.type, BLOCK["cpu"]) // len(self.units))
+        for part in rows.split(size):
+            yield self.metric(part) @ self.units.T
 
     def _shares(self, cosines: Tensor, nearest: Tensor, bandwidth: float, spent: bool) -> Judged:
         inverse = 1 / (bandwidth * bandwidth)

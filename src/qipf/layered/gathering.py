@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,33 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
-from qipf.layered.taps import Tap
+from qipf.layered.taps import Rows
 from qipf.loading import length_of, unpacked
 from qipf.progress import progress
 
 #: Every so many-th example, at random, is for tuning and never a centre.
 ONE_IN = 5
 
-Rows = dict[Tap, Tensor]
+#: Names of what is kept of an example, beside its rows.
+INPUTS, LABELS = "inputs", "labels"
 
 
-@dataclass
 class Kept:
-    """A uniform sample of a stream, in the order of its draws: examples with a place each."""
+    """A uniform sample of a stream: the examples with the smallest of their random numbers.
 
-    capacity: int
-    numbers: np.ndarray  # (k,) the random numbers that let them stay
-    places: np.ndarray  # (k,) which examples of the stream they are
-    values: dict[Any, Tensor]  # rows or inputs, and labels
+    `numbers`, `places` (which examples of the stream they are) and `values` (rows or inputs, and
+    labels) are in the order of the numbers once `settle` was called. Until then up to twice the
+    capacity is held, so that newcomers need not move everything else each time.
+    """
 
-    @classmethod
-    def empty(cls, capacity: int) -> Kept:
-        """Nothing yet."""
-        return cls(capacity, np.empty(0), np.empty(0, np.int64), {})
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.numbers, self.places = np.empty(0), np.empty(0, np.int64)
+        self.values: dict[Any, Tensor] = {}
+        self._newcomers: list[dict[Any, Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
     def welcome(self, numbers: np.ndarray) -> np.ndarray:
         """Which of these newcomers would stay, were they the last; no others need computing."""
@@ -44,19 +47,22 @@ class Kept:
         return np.flatnonzero(numbers <= limit)
 
     def add(self, numbers: np.ndarray, places: np.ndarray, values: dict[Any, Tensor]) -> None:
-        """Take newcomers in; those with the largest numbers leave."""
-        pool = np.concatenate([self.numbers, numbers])
-        staying = np.argsort(pool, kind="stable")[: self.capacity]
+        """Take newcomers in; those with the largest numbers leave, now or later."""
+        self._newcomers.append({name: value.detach().cpu() for name, value in values.items()})
+        self.numbers = np.concatenate([self.numbers, numbers])
+        self.places = np.concatenate([self.places, places])
+        if len(self.numbers) > 2 * self.capacity:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let those leave whose numbers are too large."""
+        staying = np.argsort(self.numbers, kind="stable")[: self.capacity]
         index = torch.from_numpy(staying)
-        for name, value in values.items():
-            value = value.detach().cpu()
-            before = self.values.get(name)
-            self.values[name] = (value if before is None else torch.cat([before, value]))[index]
-        self.numbers = pool[staying]
-        self.places = np.concatenate([self.places, places])[staying]
-
-
-LABELS = "labels"
+        parts = [self.values, *self._newcomers] if self.values else self._newcomers
+        names = list(parts[0]) if parts else []
+        self.values = {name: torch.cat([part[name] for part in parts])[index] for name in names}
+        self.numbers, self.places = self.numbers[staying], self.places[staying]
+        self._newcomers = []
 
 
 def gathered(
@@ -68,11 +74,12 @@ def gathered(
 ) -> tuple[Kept, Kept, int]:
     """Rows of at most `centers` examples, inputs of at most `tuning` others, and the classes.
 
-    Only examples that stay are run through the network. What stays does not depend on how the
+    Only examples that may stay are run through the network. What stays does not depend on how the
     stream was cut into batches.
     """
-    fields, held = Kept.empty(centers), Kept.empty(tuning)
+    fields, held = Kept(centers), Kept(tuning)
     classes = start = 0
+    seen: list[int] = []  # the lowest and the highest label of each batch
     for number, batch in enumerate(progress(loader, "reading layers", length_of(loader, "fit"))):
         inputs, labels = _checked(batch, number)
         n = len(inputs)
@@ -80,6 +87,7 @@ def gathered(
         apart = numbers[:, 1] < 1 / ONE_IN
         places = np.arange(start, start + n)
         start += n
+        seen += [int(labels.min()), int(labels.max())] if n else []
         for kept, mine in ((held, apart), (fields, ~apart)):
             index = np.flatnonzero(mine)
             index = index[kept.welcome(numbers[index, 0])]
@@ -88,34 +96,55 @@ def gathered(
             chosen = torch.from_numpy(index)
             values: dict[Any, Tensor] = {LABELS: labels[chosen]}
             if kept is held:
-                values["inputs"] = inputs[chosen]
+                values[INPUTS] = inputs[chosen.to(inputs.device)]
             else:
                 logits, rows = read(inputs[chosen.to(inputs.device)])
+                require_numbers(logits, rows, places[index])
                 classes = logits.shape[1]
                 values |= rows
             kept.add(numbers[index, 0], places[index], values)
-    if not len(fields.numbers):
+    if not len(fields):
         raise QIPFInputError(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
-    _check_labels(fields, held, classes)
+    _check_classes(classes, min(seen), max(seen))
+    fields.settle()
+    held.settle()
     return fields, held, classes
+
+
+def require_numbers(logits: Tensor, rows: Rows, places: np.ndarray) -> None:
+    """Refuse NaN and infinity in what the network made of these examples of the loader."""
+    for found in (logits, *rows.values()):
+        good = torch.isfinite(found).all(1)
+        if not bool(good.all()):
+            first = int(places[int((~good).nonzero()[0])])
+            raise QIPFInputError(
+                f"Example {first} of the loader makes the network, or one of its layers, give NaN "
+                "or infinity. Drop or repair it first."
+            )
 
 
 def _checked(batch: Any, number: int) -> tuple[Tensor, Tensor]:
     inputs, options, labels = unpacked(batch)
-    if options or len(inputs) != 1 or not isinstance(inputs[0], Tensor):
+    if options or len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
         raise QIPFInputError(
-            f"Batch {number} is not (inputs, labels) with one tensor of inputs. Layers of networks "
-            "with several inputs can be judged one by one: qipf.wrap(net, layer=...)."
+            f"Batch {number} is not (inputs, labels) with one tensor of inputs, (n, ...). Layers "
+            "of networks with several inputs can be judged one by one: qipf.wrap(net, layer=...)."
         )
     if labels is None:
         raise QIPFInputError(
             f"Batch {number} has no labels. The layers' fields are made by class: yield "
             "(inputs, labels), or use qipf.wrap(net), which needs none."
         )
-    labels = torch.as_tensor(labels).cpu()
-    if labels.shape != (len(inputs[0]),) or labels.is_floating_point():
+    try:
+        labels = torch.as_tensor(labels).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QIPFInputError(
+            f"Labels of batch {number} are not numbers ({str(error).splitlines()[0]}). Pass the "
+            "index of each true class."
+        ) from error
+    if labels.shape != (len(inputs[0]),) or labels.is_floating_point() or labels.is_complex():
         raise QIPFInputError(
             f"Labels of batch {number} have shape {tuple(labels.shape)} and type {labels.dtype}; "
             f"({len(inputs[0])},) whole numbers are needed, one class an input."
@@ -123,10 +152,13 @@ def _checked(batch: Any, number: int) -> tuple[Tensor, Tensor]:
     return inputs[0], labels.long()
 
 
-def _check_labels(fields: Kept, held: Kept, classes: int) -> None:
-    labels = torch.cat([kept.values[LABELS] for kept in (fields, held) if kept.values])
-    if bool(((labels < 0) | (labels >= classes)).any()):
+def _check_classes(classes: int, lowest: int, highest: int) -> None:
+    if classes < 2:
         raise QIPFInputError(
-            f"Labels must be classes 0..{classes - 1}, got values from {int(labels.min())} to "
-            f"{int(labels.max())}."
+            f"The network gives {classes} number an input; logits of at least two classes are "
+            "needed."
+        )
+    if lowest < 0 or highest >= classes:
+        raise QIPFInputError(
+            f"Labels must be classes 0..{classes - 1}, got values from {lowest} to {highest}."
         )

@@ -6,6 +6,7 @@ r"""What "near" means in a layer: whitened within the classes, narrowed, on the 
 :math:`S`: covariance of the layer's rows about their class means; :math:`r`: shrinkage;
 :math:`D`: the directions in which the whitened rows spread most, where classes lie apart. With
 `gain_free` the rows are scaled to unit length first, so that a brighter input is the same input.
+The length of :math:`A` cancels; its largest number is one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ from torch.nn import functional
 NEGLIGIBLE = 1e-10
 
 
+def unit_length(rows: Tensor) -> Tensor:  # (n, d)
+    """Rows scaled to length one, whatever their size; a row of zeros stays one.
+
+    >>> unit_length(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+    tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
+    """
+    # by the largest number first: squares of the others stay in range
+    largest = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    return functional.normalize(rows / largest, dim=1)
+
+
 @dataclass(frozen=True)
 class Metric:
     """Maps a layer's rows to unit vectors."""
@@ -32,8 +44,8 @@ class Metric:
         """Unit vectors; a row at the very mean stays at the origin."""
         rows = rows.float()
         if self.gain_free:
-            rows = functional.normalize(rows, dim=1)
-        return functional.normalize((rows - self.mean) @ self.directions, dim=1)
+            rows = unit_length(rows)
+        return unit_length(unit_length(rows - self.mean) @ self.directions)
 
     def to(self, device: torch.device) -> Metric:
         """The same metric on another device."""
@@ -46,22 +58,25 @@ class Scatter:
     def __init__(self, rows: Tensor, labels: Tensor, gain_free: bool) -> None:  # (n, D), (n,)
         rows = rows.double()
         self.gain_free = gain_free
-        self._rows = functional.normalize(rows, dim=1) if gain_free else rows
+        self._rows = unit_length(rows) if gain_free else rows
         self._mean = self._rows.mean(0)
         present, classes = labels.unique(return_inverse=True)
         members = functional.one_hot(classes, len(present)).to(self._rows.dtype)
         means = members.T @ self._rows / members.sum(0)[:, None]
         offsets = self._rows - means[classes]
         variances, self._vectors = torch.linalg.eigh(offsets.T @ offsets / len(rows))
-        self._variances = variances.clamp(min=0)
+        variances = variances.clamp(min=0)
+        # where the rows of each class are all alike there is nothing to whiten
+        self._variances = variances if bool(variances.max() > 0) else torch.ones_like(variances)
 
     def metric(self, shrinkage: float, dimension: int) -> Metric:
         """The metric with this shrinkage, narrowed to at most this dimension."""
         variances = (1 - shrinkage) * self._variances + shrinkage * self._variances.mean()
-        floor = NEGLIGIBLE * variances.max() + torch.finfo(variances.dtype).tiny
-        whiten = self._vectors / variances.clamp(min=floor).sqrt()
+        whiten = self._vectors / variances.clamp(min=NEGLIGIBLE * variances.max()).sqrt()
+        whiten = whiten / whiten.abs().max()
         if dimension < whiten.shape[1]:
             whitened = (self._rows - self._mean) @ whiten
             _, spread = torch.linalg.eigh(whitened.T @ whitened)
             whiten = whiten @ spread[:, -dimension:]
-        return Metric(self._mean.float(), whiten.float(), self.gain_free)
+            whiten = whiten / whiten.abs().max()
+        return Metric(self._mean.float(), whiten.float().contiguous(), self.gain_free)

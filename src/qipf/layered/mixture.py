@@ -49,5 +49,5 @@ def gap(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> 
     tensor([0.3333], dtype=torch.float64)
     """
     own = probabilities.gather(1, predicted[:, None])[:, 0]
-    others = probabilities.scatter(1, predicted[:, None], 0.0).sum(1)
+    others = probabilities.scatter(1, predicted[:, None], 0).sum(1)
     return others.clamp(min=TINY).log() - own.clamp(min=TINY).log()

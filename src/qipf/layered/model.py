@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
-from qipf.errors import QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.forward import device_of, evaluating, logits_of
-from qipf.layered.choosing import chosen_field
+from qipf.arrays import require_finite
+from qipf.errors import QIPFInputError, QIPFNotFittedError
+from qipf.forward import NoProbabilities, device_of, evaluating
+from qipf.layered.choosing import chosen_fields
 from qipf.layered.class_field import ClassField
-from qipf.layered.disturbing import disturbed, families, strengths
-from qipf.layered.gathering import LABELS, Kept, Rows, gathered
-from qipf.layered.mixture import gap, likeliest_weights, mixed
-from qipf.layered.taps import Tap, checked_taps, chosen_taps, joined, tapped
-from qipf.progress import progress
+from qipf.layered.explaining import Explanation, explained
+from qipf.layered.gathering import gathered
+from qipf.layered.mixture import gap, mixed
+from qipf.layered.reading import in_parts, passed
+from qipf.layered.taps import Rows, Tap, checked_taps, chosen_taps
+from qipf.layered.tuning import tuning_sets
+from qipf.layered.weighing import opinions_of, weighed
+from qipf.loading import few_rows, mapped
 
-#: Inputs that pass through the network at once when it is fitted.
-ROWS = 1000
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
-#: With fewer tuning examples than this nothing is weighed: the softmax speaks alone.
-FEWEST = 20
+    from qipf.export import OnnxFile
 
-#: The network's own opinion, by name among the layers'.
-SOFTMAX = "softmax"
+
+#: Seeds are below this: the next one seeds the disturbances.
+LARGEST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class LayeredQIPF:
         layers: str | Sequence[str] = "auto",
         *,
         max_centers: int = 6000,
-        max_dimension: int = 64,
+        max_dimension: int = 128,
         max_tuning: int = 1000,
         random_state: int = 0,
     ) -> None:
@@ -98,23 +102,24 @@ class LayeredQIPF:
             ("max_dimension", max_dimension),
             ("max_tuning", max_tuning),
         ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not _whole(value) or value < 1:
                 raise QIPFInputError(f"{name} must be an integer of at least 1, got {value!r}.")
-        if layers != "auto":
+        if not _whole(random_state) or not 0 <= random_state < LARGEST_SEED:
+            raise QIPFInputError(
+                f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
+                f"{random_state!r}."
+            )
+        if not isinstance(layers, str) or layers != "auto":
             checked_taps(net, layers)
         self.net, self.layers = net, layers
-        self.max_centers, self.max_dimension, self.max_tuning = (
-            max_centers,
-            max_dimension,
-            max_tuning,
-        )
-        self.random_state = random_state
+        self.max_centers, self.max_dimension = int(max_centers), int(max_dimension)
+        self.max_tuning, self.random_state = int(max_tuning), int(random_state)
         self.layers_: tuple[Tap, ...] = ()
         self.fields_: tuple[ClassField, ...] = ()
         self.weights_: Tensor | None = None  # (1 + layers,)
         self.center_indices_: np.ndarray | None = None
-
-    # ------------------------------------------------------------------ fitting
+        #: a few inputs, for what traces the network
+        self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def fit(self, loader: Iterable[Any]) -> LayeredQIPF:
         """Stream labelled training data, ``(inputs, labels)`` a batch, and build the fields.
@@ -122,110 +127,44 @@ class LayeredQIPF:
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
         random = np.random.RandomState(self.random_state)
-        taps: tuple[Tap, ...] = () if self.layers == "auto" else checked_taps(self.net, self.layers)
+        taps: tuple[Tap, ...] = ()
+        example: Tensor | None = None
 
         def read(inputs: Tensor) -> tuple[Tensor, Rows]:
-            nonlocal taps
-            if not taps:
-                taps = chosen_taps(self.net, lambda: self._logits(inputs[:2]))
-            return self._read(inputs, taps)
+            nonlocal taps, example
+            if example is None:
+                example = few_rows(inputs)
+                self._watch(example)
+                taps = self._taps(example)
+            return in_parts(self.net, inputs, taps)
 
         with evaluating(self.net), torch.no_grad():
             centers, held, classes = gathered(
                 loader, read, self.max_centers, self.max_tuning, random
             )
-            tuning = self._tuning(held, taps, classes)
-            fields = self._chosen(centers, tuning, taps, classes)
-            self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
-            self.weights_ = self._weighed(tuning)
-        self.center_indices_ = centers.places
+            tuning = tuning_sets(self.net, held, taps, classes, self.random_state)
+            fields = chosen_fields(centers, tuning, taps, classes, self.max_dimension)
+            weights = weighed(fields, tuning)
+        self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
+        self.weights_, self.center_indices_ = weights, centers.places
+        self._example = ((example,), {})
         return self
 
-    def _tuning(self, held: Kept, taps: tuple[Tap, ...], classes: int) -> _Tuning:
-        """The examples kept apart, clean and disturbed, as the network's layers see them."""
-        if len(held.numbers) < FEWEST:
-            return _Tuning({}, torch.empty(0, dtype=torch.long))
-        device = device_of(self.net)
-        inputs, labels = held.values["inputs"], held.values[LABELS].to(device)
-        found = _Tuning({"clean": self._read(inputs, taps)}, labels)
-        if not inputs.is_floating_point():
-            warnings.warn(
-                f"The inputs are {inputs.dtype}, which cannot be disturbed, so the weights rest on "
-                "clean training data alone, on which a network flatters itself. Pass floating "
-                "point inputs if you can.",
-                QIPFWarning,
-                stacklevel=4,
-            )
-            return found
-        seed = self.random_state
-        few = inputs[: max(FEWEST, len(inputs) // 2)]
+    def _watch(self, inputs: Tensor) -> None:
+        """Refuse a network that ends in a softmax: its opinion would be flattened by another."""
+        with NoProbabilities(True) as watch:
+            watch.refuse(passed(self.net, inputs.to(device_of(self.net)), ())[0])
 
-        def accuracy(shown: Tensor) -> float:
-            return float((self._logits(shown).argmax(1) == labels[: len(shown)]).double().mean())
-
-        for name, disturb in progress(families(inputs).items(), "disturbing"):
-            for t in strengths(accuracy, few, disturb, 1 / classes, seed):
-                shown = disturbed(inputs, disturb, t, seed + 1)
-                found.sets[f"{name} {t:.3f}"] = self._read(shown, taps)
-        return found
-
-    def _chosen(
-        self, centers: Kept, tuning: _Tuning, taps: tuple[Tap, ...], classes: int
-    ) -> dict[Tap, ClassField]:
-        device = device_of(self.net)
-        labels = centers.values[LABELS].to(device)
-        fields: dict[Tap, ClassField] = {}
-        for tap in progress(taps, "choosing fields"):
-            rows = centers.values[tap].to(device)
-            if bool((rows == rows[0]).all()):
-                warnings.warn(
-                    f"{tap} gives every training input the same numbers and is left out.",
-                    QIPFWarning,
-                    stacklevel=4,
-                )
-                continue
-            others = {name: found[1][tap] for name, found in tuning.sets.items()}
-            fields[tap] = chosen_field(
-                rows, labels, others, tuning.labels, classes, self.max_dimension
-            )
-        return fields
-
-    def _weighed(self, tuning: _Tuning) -> Tensor:  # (1 + layers,)
-        alone = torch.zeros(1 + len(self.fields_), dtype=torch.float64)
-        alone[0] = 1.0
-        if not tuning.sets:
-            self._fall_back(f"fewer than {FEWEST} examples were left to weigh the layers by")
-            return alone
-        opinions = {name: self._opinions(*found)[0] for name, found in tuning.sets.items()}
-        truth = tuning.labels[:, None, None]
-        told = [o.gather(2, truth.expand(-1, o.shape[1], 1))[..., 0] for o in opinions.values()]
-        weights = likeliest_weights(torch.cat(told)).cpu()
-        gains = [
-            _gain(opinion, weights, found[0].argmax(1), tuning.labels)
-            for opinion, found in zip(opinions.values(), tuning.sets.values(), strict=True)
-        ]
-        told_apart = [gain for gain in gains if gain is not None]
-        if not told_apart:
-            self._fall_back("the network makes no errors to learn from, even on disturbed inputs")
-            return alone
-        if sum(told_apart) < 0:
-            self._fall_back("its layers tell the network's errors no better than its softmax does")
-            return alone
-        return weights
-
-    @staticmethod
-    def _fall_back(reason: str) -> None:
-        warnings.warn(
-            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone.",
-            QIPFWarning,
-            stacklevel=5,
-        )
+    def _taps(self, inputs: Tensor) -> tuple[Tap, ...]:
+        if isinstance(self.layers, str):
+            return chosen_taps(self.net, lambda: in_parts(self.net, inputs, ()))
+        return checked_taps(self.net, self.layers)
 
     # ------------------------------------------------------------------ scoring
 
     def __call__(self, inputs: Tensor) -> LayeredPrediction:
         """Run the network and judge each prediction."""
-        logits, opinions, _ = self._judged(inputs)
+        logits, _, opinions, _ = self._judged(inputs)
         probabilities = mixed(opinions, self._weights(logits.device))
         labels = logits.argmax(1)
         return LayeredPrediction(logits, labels, gap(probabilities, labels), probabilities)
@@ -236,32 +175,64 @@ class LayeredQIPF:
 
     def log_density(self, inputs: Tensor) -> Tensor:  # (n, layers)
         """The height of each layer's whole field, log ρ ≤ 0: how familiar the input is there."""
-        return self._judged(inputs)[2]
+        return self._judged(inputs)[3]
 
     def opinions(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
         """What the softmax, first, and every layer think of the class."""
-        return self._judged(inputs)[1]
+        return self._judged(inputs)[2]
 
-    def _judged(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def explain(self, inputs: Tensor, nearest: int = 3) -> list[Explanation]:
+        """Why each prediction is doubted or trusted; ``print(model.explain(inputs)[0])``.
+
+        Every `Explanation` has the opinions of the softmax and the layers, their shares of the
+        doubt, and the `nearest` training examples of the predicted class and of its rival in the
+        layer that doubts most, by their places in the loader's order.
+        """
+        if not _whole(nearest) or nearest < 1:
+            raise QIPFInputError(f"nearest must be an integer of at least 1, got {nearest!r}.")
+        logits, rows, opinions, _ = self._judged(inputs)
+        assert self.center_indices_ is not None  # it is fitted
+        return explained(
+            logits,
+            rows,
+            opinions,
+            self._weights(logits.device),
+            self._fields(),
+            self.center_indices_,
+            int(nearest),
+        )
+
+    def _judged(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
+        """Logits, rows, opinions and the fields' heights."""
         self._require_fitted()
+        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
+            came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs)
+            raise QIPFInputError(
+                f"inputs must be a tensor with one row an example, (n, ...), got {came}."
+            )
         with evaluating(self.net), torch.no_grad():
-            logits, rows = self._read(inputs, self.layers_)
+            logits, rows = in_parts(self.net, inputs, self.layers_)
+            self._check(logits, rows)
             self._place(logits.device)
-            return (logits, *self._opinions(logits, rows))
+            return (logits, rows, *opinions_of(logits, rows, self._fields()))
 
-    def _opinions(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """What the softmax and the layers think, and how high the layers' fields are."""
-        judged = [field(rows[tap]) for tap, field in self._layers()]
-        parts = [torch.softmax(logits.double(), 1), *(found.posterior for found in judged)]
-        heights = [found.log_density[:, None] for found in judged]
-        none = logits.new_zeros(len(logits), 0)
-        return torch.stack([p.double() for p in parts], 1), torch.cat([none, *heights], 1).double()
+    def _check(self, logits: Tensor, rows: Rows) -> None:
+        """Refuse what is no number, and what another network gave."""
+        require_finite(logits, "The network's output for these inputs")
+        for tap, field in self._fields().items():
+            require_finite(rows[tap], f"{tap} for these inputs")
+            wide, classes = rows[tap].shape[1], logits.shape[1]
+            if (wide, classes) != (len(field.metric.mean), field.classes):
+                raise QIPFInputError(
+                    f"{tap} gives {wide} numbers and the network {classes} logits; its field was "
+                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
+                )
 
-    def _layers(self) -> Iterator[tuple[Tap, ClassField]]:
-        return zip(self.layers_, self.fields_, strict=True)
+    def _fields(self) -> dict[Tap, ClassField]:
+        return dict(zip(self.layers_, self.fields_, strict=True))
 
     def _weights(self, device: torch.device) -> Tensor:
-        assert self.weights_ is not None
+        assert self.weights_ is not None  # it is fitted
         return self.weights_.to(device)
 
     def _place(self, device: torch.device) -> None:
@@ -269,54 +240,48 @@ class LayeredQIPF:
         if any(field.units.device != device for field in self.fields_):
             self.fields_ = tuple(field.to(device) for field in self.fields_)
 
+    def _placed(
+        self, inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Inputs and keyword inputs where the network is."""
+        device = device_of(self.net)
+        return mapped((inputs, options), lambda tensor: tensor.to(device))
+
     def _require_fitted(self) -> None:
         if self.weights_ is None:
             raise QIPFNotFittedError(
                 "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
             )
 
-    # ------------------------------------------------------------------ the network
+    # ------------------------------------------------------------------ export
 
-    def _logits(self, inputs: Tensor) -> Tensor:
-        device = device_of(self.net)
-        parts = [logits_of(self.net(part.to(device))) for part in inputs.split(ROWS)]
-        return torch.cat(parts)
+    def export_onnx(
+        self, path: Path | str, example: Tensor | None = None, *, check: bool = True
+    ) -> OnnxFile:
+        """Write the network, its layers' fields and the uncertainty as one ONNX file.
 
-    def _read(self, inputs: Tensor, taps: tuple[Tap, ...]) -> tuple[Tensor, Rows]:
-        """Logits and the rows at the taps."""
-        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            raise QIPFInputError("inputs must be a tensor with one row an example.")
-        if len(inputs) == 0:
-            logits = self._logits(inputs)
-            return logits, {t: logits.new_zeros(0, self._width(t)) for t in taps}
-        device = device_of(self.net)
-        parts = []
-        for part in inputs.split(ROWS):
-            with tapped(self.net, taps) as read:
-                logits = logits_of(self.net(part.to(device)))
-            parts.append((logits, dict(read)))
-        return torch.cat([logits for logits, _ in parts]), joined([rows for _, rows in parts])
+        Parameters
+        ----------
+        path : the file, ``.onnx``. It appears whole and checked, or not at all.
+        example : a batch of the network's inputs; by default, a few that `fit` has seen.
+        check : run the file in ONNX Runtime, if that is installed, and compare with PyTorch.
 
-    def _width(self, tap: Tap) -> int:
-        return len(self.fields_[self.layers_.index(tap)].metric.mean)
+        The outputs are ``logits``, ``uncertainty`` and ``probabilities``, for a batch of any
+        length; see docs/layers.md.
+        """
+        from qipf.export import export_layers_onnx
 
+        return export_layers_onnx(self, path, example, check=check)
 
-@dataclass
-class _Tuning:
-    """Logits and rows of the examples kept apart, by set, and their classes."""
+    def export(self, example: Tensor | None = None) -> ExportedProgram:
+        """The same graph as a `torch.export` program; ``program.module()(inputs)`` gives a dict."""
+        from qipf.export import export_layers
 
-    sets: dict[str, tuple[Tensor, Rows]]
-    labels: Tensor
+        return export_layers(self, example)
 
 
-def _gain(opinions: Tensor, weights: Tensor, predicted: Tensor, labels: Tensor) -> float | None:
-    """By how much the mixture detects errors better than the softmax; None if there are none."""
-    wrong = (predicted != labels).cpu().numpy()
-    if wrong.all() or not wrong.any():
-        return None
-    whole = gap(mixed(opinions, weights.to(opinions.device)), predicted).cpu().numpy()
-    alone = gap(opinions[:, 0], predicted).cpu().numpy()
-    return float(roc_auc_score(wrong, whole) - roc_auc_score(wrong, alone))
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 __all__ = ["LayeredPrediction", "LayeredQIPF"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 #: Most layers that are chosen when none are named.
 MOST_LAYERS = 8
 
-#: Widest row that a layer gives.
-WIDEST = 512
+#: Widest row that a layer gives, and the finest grid that a map is averaged over.
+WIDEST, FINEST = 512, 8
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,74 @@ class Tap:
         return f"{self.layer} ({self.side})"
 
 
-def pooled(value: Tensor) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
+Rows = dict[Tap, Tensor]
+
+
+def pooled(value: Tensor, channels_first: bool = False) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
     """One row an example. Maps are averaged over the finest grid that stays narrow enough, tokens
     over their places, and neighbouring numbers of what is still too wide.
+
+    Three dimensions are (n, tokens, channels), or with `channels_first` (n, channels, places).
 
     >>> pooled(torch.zeros(2, 32, 16, 16)).shape, pooled(torch.zeros(2, 7, 96)).shape
     (torch.Size([2, 512]), torch.Size([2, 96]))
     """
-    if value.ndim == 3:
+    if value.ndim == 3 and channels_first:
+        grid = _finest(value.shape[1], 1, value.shape[2])
+        value = functional.adaptive_avg_pool1d(value, grid)
+    elif value.ndim == 3:
         value = value.mean(1)
     elif value.ndim >= 4:
         maps = value.flatten(3) if value.ndim > 4 else value
-        channels, size = maps.shape[1], min(maps.shape[2:])
-        fitting = [g for g in range(1, min(8, size) + 1) if channels * g * g <= WIDEST]
-        value = functional.adaptive_avg_pool2d(maps, fitting[-1] if fitting else 1).flatten(1)
+        grid = _finest(maps.shape[1], 2, min(maps.shape[2:]))
+        value = functional.adaptive_avg_pool2d(maps, grid)
     rows = value.flatten(1).float()
-    return rows if rows.shape[1] <= WIDEST else functional.adaptive_avg_pool1d(rows, WIDEST)
+    if rows.shape[1] <= WIDEST:
+        return rows
+    return functional.adaptive_avg_pool1d(rows[:, None], WIDEST)[:, 0]
+
+
+def _finest(channels: int, axes: int, size: int) -> int:
+    fitting = [g for g in range(1, min(FINEST, size) + 1) if channels * g**axes <= WIDEST]
+    return fitting[-1] if fitting else 1
 
 
 @contextmanager
-def tapped(net: nn.Module, taps: Sequence[Tap]) -> Iterator[dict[Tap, Tensor]]:
-    """The pooled rows at the taps while the network runs; each must run once a pass."""
-    read: dict[Tap, Tensor] = {}
+def tapped(net: nn.Module, taps: Sequence[Tap]) -> Iterator[dict[Tap, list[Tensor]]]:
+    """The pooled rows at the taps while the network runs, one entry each time a layer runs."""
+    read: dict[Tap, list[Tensor]] = {tap: [] for tap in taps}
 
-    def keep(tap: Tap, value: Any) -> None:
+    def keep(tap: Tap, layer: nn.Module, value: Any) -> None:
         value = value[0] if isinstance(value, (tuple, list)) and value else value
         if not isinstance(value, Tensor) or value.ndim < 2:
             raise QIPFInputError(
                 f"{tap} is not a tensor of one row an example. Name other layers=[...]."
             )
-        read[tap] = pooled(value.detach())
+        # copied: an activation in place may overwrite the layer's output afterwards
+        rows = pooled(value.detach(), channels_first=type(layer).__name__.endswith("1d"))
+        read[tap].append(rows.clone())
+
+    def keep_input(tap: Tap) -> Callable[..., None]:
+        return lambda layer, inputs: keep(tap, layer, inputs)
+
+    def keep_output(tap: Tap) -> Callable[..., None]:
+        return lambda layer, _inputs, output: keep(tap, layer, output)
 
     handles = []
     try:
         for tap in taps:
             layer = named_layer(net, tap.layer)
             if tap.side == "input":
-                hook = layer.register_forward_pre_hook(lambda _, x, tap=tap: keep(tap, x))
+                handles.append(layer.register_forward_pre_hook(keep_input(tap)))
             else:
-                hook = layer.register_forward_hook(lambda _, __, y, tap=tap: keep(tap, y))
-            handles.append(hook)
+                handles.append(layer.register_forward_hook(keep_output(tap)))
         yield read
     finally:
         for handle in handles:
             handle.remove()
 
 
-def chosen_taps(net: nn.Module, run: Any) -> tuple[Tap, ...]:
+def chosen_taps(net: nn.Module, run: Callable[[], object]) -> tuple[Tap, ...]:
     """The inputs of at most `MOST_LAYERS` computing layers, evenly over the depth, last included.
 
     `run` passes a small batch through the network. The first computing layer reads the input
@@ -112,13 +133,13 @@ def chosen_taps(net: nn.Module, run: Any) -> tuple[Tap, ...]:
 
 def checked_taps(net: nn.Module, layers: Sequence[str]) -> tuple[Tap, ...]:
     """Taps at the outputs of the layers that a user names."""
-    if isinstance(layers, str) or not layers:
+    if not isinstance(layers, (list, tuple)) or not layers:
         raise QIPFInputError(f"layers must be 'auto' or a list of layers' names, got {layers!r}.")
     for name in layers:
         named_layer(net, name)
     return tuple(Tap(name) for name in dict.fromkeys(layers))
 
 
-def joined(parts: Sequence[dict[Tap, Tensor]]) -> dict[Tap, Tensor]:
+def joined(parts: Sequence[Rows]) -> Rows:
     """Rows of consecutive batches as one."""
     return {tap: torch.cat([part[tap] for part in parts]) for tap in parts[0]}

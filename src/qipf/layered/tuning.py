@@ -1,0 +1,60 @@
+"""Training inputs kept apart, clean and disturbed, as a network's layers see them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from qipf.errors import QIPFWarning
+from qipf.layered.disturbing import disturbed, families, strengths
+from qipf.layered.gathering import INPUTS, LABELS, Kept, require_numbers
+from qipf.layered.reading import in_parts
+from qipf.layered.taps import Rows, Tap
+from qipf.progress import progress
+
+#: With fewer examples than this nothing is learned from them.
+FEWEST = 20
+
+
+@dataclass
+class Tuning:
+    """Logits and rows of the examples kept apart, by set, and their classes."""
+
+    sets: dict[str, tuple[Tensor, Rows]]
+    labels: Tensor  # (n,) the same for every set
+
+
+def tuning_sets(net: nn.Module, held: Kept, taps: Sequence[Tap], classes: int, seed: int) -> Tuning:
+    """The examples as they are, and disturbed by every family that fits them."""
+    if len(held) < FEWEST:
+        return Tuning({}, torch.empty(0, dtype=torch.long))
+    inputs = held.values[INPUTS]
+    logits, rows = in_parts(net, inputs, taps)
+    require_numbers(logits, rows, held.places)
+    labels = held.values[LABELS].to(logits.device)
+    found = Tuning({"clean": (logits, rows)}, labels)
+    if not inputs.is_floating_point():
+        warnings.warn(
+            f"The inputs are {inputs.dtype}, which cannot be disturbed, so the weights rest on "
+            "clean training data alone, on which a network flatters itself. Pass floating "
+            "point inputs if you can.",
+            QIPFWarning,
+            stacklevel=3,
+        )
+        return found
+    few = inputs[: max(FEWEST, len(inputs) // 2)]
+
+    def accuracy(shown: Tensor) -> float:
+        predicted = in_parts(net, shown, ())[0].argmax(1)
+        return float((predicted == labels[: len(shown)]).double().mean())
+
+    for name, disturb in progress(families(inputs).items(), "disturbing"):
+        for t in strengths(accuracy, few, disturb, 1 / classes, seed):
+            logits, rows = in_parts(net, disturbed(inputs, disturb, t, seed + 1), taps)
+            require_numbers(logits, rows, held.places)
+            found.sets[f"{name} {t:.3f}"] = (logits, rows)
+    return found

@@ -1,0 +1,28 @@
+"""A small network with a weakness, its data, and the model that knows of it."""
+
+import pytest
+import torch
+
+from tests.stored.write_files import layered, layered_data, layered_network
+
+
+@pytest.fixture(scope="session")
+def data():
+    return layered_data()
+
+
+@pytest.fixture(scope="session")
+def fresh():
+    """Other inputs than those it was fitted on."""
+    return torch.randn(30, 4, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture
+def net():
+    return layered_network()
+
+
+@pytest.fixture(scope="session")
+def model():
+    """Fitted once for all tests that only read."""
+    return layered()

@@ -1,0 +1,133 @@
+"""The fields of the classes, against a double loop."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qipf.layered import class_field
+from qipf.layered.class_field import SMALLEST, ClassField
+from qipf.layered.metric import Metric
+
+
+def field_of(count=40, dimension=3, classes=4, bandwidth=0.4, seed=0, repeat=1, order=None):
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.randn(count, dimension, generator=random)
+    labels = torch.randint(classes, (count,), generator=random)
+    order = torch.arange(count) if order is None else order
+    metric = Metric(torch.zeros(dimension), torch.eye(dimension), gain_free=False)
+    units, labels = metric(rows)[order].repeat(repeat, 1), labels[order].repeat(repeat)
+    return ClassField(metric, units, labels, classes, bandwidth)
+
+
+QUERIES = torch.randn(25, 3, generator=torch.Generator().manual_seed(7))
+
+
+def naive(field, queries):
+    """The definitions, pair by pair, in float64."""
+    posterior, log_density = [], []
+    for row in field.metric(queries).double().numpy():
+        heights = np.zeros(field.classes)
+        for unit, label in zip(field.units.double().numpy(), field.labels.tolist(), strict=True):
+            square = ((row - unit) ** 2).sum()
+            heights[label] += math.exp(-square / (2 * field.bandwidth**2)) / len(field.units)
+        posterior.append(heights / heights.sum())
+        log_density.append(math.log(heights.sum()))
+    return torch.tensor(np.array(posterior)), torch.tensor(log_density).double()
+
+
+@pytest.mark.parametrize("bandwidth", [0.1, 0.4, 3.0])
+def test_posterior_and_density_are_those_of_the_double_loop(bandwidth):
+    field = field_of(bandwidth=bandwidth)
+    posterior, log_density = naive(field, QUERIES)
+    found = field(QUERIES)
+    torch.testing.assert_close(found.posterior.double(), posterior, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.log_density.double(), log_density, atol=1e-4, rtol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.05, 5), st.integers(2, 6))
+def test_laws(seed, bandwidth, classes):
+    field = field_of(seed=seed, bandwidth=bandwidth, classes=classes)
+    found = field(QUERIES)
+    torch.testing.assert_close(found.posterior.sum(1), torch.ones(25))
+    assert (found.posterior >= SMALLEST).all()
+    assert (found.log_density <= 1e-5).all()
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(seed))
+    shuffled = field_of(seed=seed, bandwidth=bandwidth, classes=classes, order=order)(QUERIES)
+    torch.testing.assert_close(shuffled.posterior, found.posterior, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(shuffled.log_density, found.log_density, atol=1e-5, rtol=1e-5)
+    repeated = field_of(seed=seed, bandwidth=bandwidth, classes=classes, repeat=3)(QUERIES)
+    torch.testing.assert_close(repeated.posterior, found.posterior, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(repeated.log_density, found.log_density, atol=1e-5, rtol=1e-5)
+
+
+def test_widths_at_once_are_widths_one_by_one():
+    field = field_of()
+    for found, width in zip(field.judged(QUERIES, [0.2, 0.4, 1.0]), [0.2, 0.4, 1.0], strict=True):
+        alone = field_of(bandwidth=width)(QUERIES)
+        torch.testing.assert_close(found.posterior, alone.posterior)
+        torch.testing.assert_close(found.log_density, alone.log_density)
+
+
+@pytest.mark.parametrize("block", [1, 3 * 40, 2**21])
+def test_blocks_change_nothing(monkeypatch, block):
+    monkeypatch.setattr(class_field, "BLOCK", {"cpu": block})
+    field = field_of()
+    whole = field.in_one(QUERIES)
+    torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
+    torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
+
+
+def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares():
+    field = field_of(bandwidth=1e-8)
+    cosines = field.metric(QUERIES) @ field.units.T
+    nearest = field.labels[cosines.argmax(1)]
+    assert torch.equal(field(QUERIES).posterior.argmax(1), nearest)
+    assert torch.isfinite(field(QUERIES).log_density).all()
+    shares = torch.bincount(field.labels, minlength=4) / 40
+    wide = field_of(bandwidth=1e3)(QUERIES).posterior
+    torch.testing.assert_close(wide, shares.expand(25, -1), atol=1e-5, rtol=0)
+
+
+def test_a_class_without_centres_is_told():
+    field = field_of(classes=4)
+    more = ClassField(field.metric, field.units, field.labels, 6, field.bandwidth)
+    assert (field.complete, more.complete) == (True, False)
+    assert more.known.tolist() == [True] * 4 + [False] * 2
+    posterior = more(QUERIES).posterior
+    assert torch.equal(posterior[:, :4], field(QUERIES).posterior)
+    assert (posterior[:, 4:] == torch.tensor(SMALLEST)).all()
+
+
+def test_nearest_are_those_of_sorting(monkeypatch):
+    monkeypatch.setattr(class_field, "BLOCK", {"cpu": 3 * 40})
+    field = field_of()
+    classes = torch.arange(25) % 4
+    places, cosines = field.nearest(QUERIES, classes, 3)
+    for row, label, found, similar in zip(QUERIES, classes, places, cosines, strict=True):
+        every = (field.metric(row[None]) @ field.units.T)[0]
+        own = (field.labels == label).nonzero()[:, 0]
+        expected = own[every[own].argsort(descending=True)][:3]
+        assert found.tolist() == expected.tolist()
+        torch.testing.assert_close(similar, every[expected])
+
+
+def test_where_a_class_has_too_few_centres_the_rest_is_marked():
+    field = field_of(count=5, classes=2)
+    own = int((field.labels == 1).sum())
+    assert 0 < own < 5
+    places, cosines = field.nearest(QUERIES, torch.ones(25, dtype=torch.long), 10)
+    assert places.shape == (25, 5)
+    assert torch.isfinite(cosines).sum(1).tolist() == [own] * 25
+
+
+def test_empty_and_moved():
+    field = field_of()
+    assert [part.shape for part in field(QUERIES[:0])] == [(0, 4), (0,)]
+    assert [part.shape for part in field.nearest(QUERIES[:0], field.labels[:0], 2)] == [(0, 2)] * 2
+    moved = field.to(torch.device("cpu"))
+    assert torch.equal(moved(QUERIES).posterior, field(QUERIES).posterior)

@@ -1,0 +1,43 @@
+"""What it is for: on digits, clean and a little turned, layers find errors better than entropy."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from qipf import LayeredQIPF
+from qipf.bench import datasets
+from qipf.bench.corruptions import corrupt
+from qipf.bench.networks import Recipe, build
+from qipf.bench.training import train
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """ROC-AUC of the uncertainty and of the entropy, by degrees of rotation."""
+    digits = datasets.load("digits")
+    net, _ = build("mlp", channels=1, classes=10, size=8, seed=0)
+    train(net, digits.train_images, digits.train_labels, Recipe(epochs=20), seed=0)
+    seen = list(
+        zip(digits.train_images.div(255).split(400), digits.train_labels.split(400), strict=True)
+    )
+    model = LayeredQIPF(net, max_tuning=150).fit(seen)
+    clean, found = digits.test_images / 255, {}
+    for angle in (0, 15, 30):
+        prediction = model(clean if angle == 0 else corrupt(clean, "rotation", angle))
+        wrong = (prediction.labels != digits.test_labels).numpy()
+        entropy = torch.special.entr(prediction.logits.double().softmax(1)).sum(1)
+        found[angle] = roc_auc_score(wrong, prediction.uncertainty), roc_auc_score(wrong, entropy)
+    return found
+
+
+@pytest.mark.parametrize("angle", [0, 15])
+def test_errors_on_clean_and_turned_digits_are_found_better_than_by_entropy(judged, angle):
+    uncertainty, entropy = judged[angle]
+    assert uncertainty > entropy + 0.02
+    assert uncertainty > 0.94
+
+
+def test_over_clean_and_turned_digits_together(judged):
+    uncertainty, entropy = np.mean(list(judged.values()), axis=0)
+    assert uncertainty > entropy + 0.02

@@ -1,0 +1,70 @@
+"""Examples kept apart, clean and disturbed, as the layers see them."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from qipf import QIPFWarning
+from qipf.layered import disturbing
+from qipf.layered.gathering import INPUTS, LABELS, Kept
+from qipf.layered.taps import Tap
+from qipf.layered.tuning import FEWEST, tuning_sets
+
+
+def held(inputs, labels):
+    kept = Kept(1000)
+    numbers = np.arange(len(labels)) / 1000
+    kept.add(numbers, np.arange(len(labels)), {INPUTS: inputs, LABELS: labels})
+    kept.settle()
+    return kept
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), nn.ReLU(), nn.Linear(6, 3)).eval()
+
+
+@torch.no_grad()
+def test_images_are_disturbed_by_every_family_and_tables_by_those_that_fit():
+    net, taps = small(), (Tap("3", "input"),)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = net(images).argmax(1)
+    found = tuning_sets(net, held(images, labels), taps, 3, seed=0)
+    assert {name.split()[0] for name in found.sets} == {"clean", *disturbing.FOR_IMAGES}
+    assert torch.equal(found.labels, labels)
+    logits, rows = found.sets["clean"]
+    torch.testing.assert_close(logits, net(images))
+    torch.testing.assert_close(rows[taps[0]], net[:3](images))
+    assert all(len(logits) == 60 for logits, _ in found.sets.values())
+    table = tuning_sets(net, held(images.flatten(1), labels), taps, 3, seed=0)
+    assert {name.split()[0] for name in table.sets} == {"clean", *disturbing.FOR_ALL}
+
+
+def test_whole_numbers_are_not_disturbed():
+    class Embedding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.table, self.inner, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, tokens):
+            return self.head(self.inner(self.table(tokens).mean(1)))
+
+    tokens = torch.randint(9, (40, 5), generator=torch.Generator().manual_seed(0))
+    message = (
+        "The inputs are torch.int64, which cannot be disturbed, so the weights rest on clean "
+        "training data alone, on which a network flatters itself. Pass floating point inputs if "
+        "you can."
+    )
+    with pytest.warns(QIPFWarning) as warned, torch.no_grad():
+        found = tuning_sets(Embedding(), held(tokens, tokens[:, 0] % 3), (Tap("inner"),), 3, 0)
+    assert [str(w.message) for w in warned] == [message]
+    assert list(found.sets) == ["clean"]
+
+
+def test_too_few_are_left_alone():
+    found = tuning_sets(
+        small(), held(torch.rand(FEWEST - 1, 36), torch.zeros(FEWEST - 1)), (), 3, 0
+    )
+    assert (found.sets, len(found.labels)) == ({}, 0)
