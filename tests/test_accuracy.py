@@ -112,7 +112,11 @@ def test_the_function_takes_a_calibration_and_tensors(rng):
         ),
         (
             lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95),
-            "confidence must lie between 0 and 1, got 95.",
+            "confidence must lie between 0 and 1, got 95. Try 0.95.",
+        ),
+        (
+            lambda: estimate_accuracy([1.0], Calibration([1.0], [True]), confidence="0.9"),
+            "confidence must lie between 0 and 1, got '0.9'. Try 0.95.",
         ),
     ],
 )

@@ -108,8 +108,12 @@ def test_of_too_many_a_random_part_is_kept(monkeypatch, rng):
         ),
         ((["a"],), "scores must hold real numbers, got <U1."),
         (([1j],), "scores must hold real numbers, got complex128."),
-        (([1.0], [True, False]), "wrong must have shape (1,), one entry per score, got (2,)."),
-        (([1.0], [2]), "wrong must hold booleans: True where the model erred."),
+        (([1.0], [True, False]), "wrong must have the shape of scores, (1,); got (2,)."),
+        (
+            ([1.0], [2]),
+            "wrong must hold booleans, true where the prediction is wrong; got [2]. Compare first: "
+            "predictions != labels.",
+        ),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(arguments, message):
@@ -135,3 +139,5 @@ def test_uniforms_that_are_none_are_refused(uniforms, message):
 def test_ragged_scores_are_refused():
     with pytest.raises(QIPFInputError, match=r"scores is not an array of numbers"):
         Calibration([[1.0], [2.0, 3.0]])
+    with pytest.raises(QIPFInputError, match=r"wrong is not an array of numbers"):
+        Calibration([1.0, 2.0], [[True], [False, True]])

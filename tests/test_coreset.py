@@ -215,6 +215,21 @@ BROKEN[2, 1] = np.nan
         (np.ones((5, 3)), {"size": -2}, "size must be an integer of at least 1, got -2."),
         (np.ones((5, 3)), {"size": 2.0}, "size must be an integer of at least 1, got 2.0."),
         (np.ones((5, 3)), {"size": True}, "size must be an integer of at least 1, got True."),
+        (
+            np.ones((5, 3)),
+            {"bandwidth": 0.0},
+            "bandwidth must be a positive finite number, or None to fit no width, got 0.0.",
+        ),
+        (
+            np.ones((5, 3)),
+            {"bandwidth": np.inf},
+            "bandwidth must be a positive finite number, or None to fit no width, got inf.",
+        ),
+        (
+            np.ones((5, 3)),
+            {"bandwidth": "cv"},
+            "bandwidth must be a positive finite number, or None to fit no width, got 'cv'.",
+        ),
         (BROKEN, {}, "points has 1 row with NaN or inf (rows 2). Drop or repair them first."),
         (np.ones(5), {}, "points must have shape (n, d) with n, d ≥ 1, got (5,)."),
         (np.ones((0, 3)), {}, "points must have shape (n, d) with n, d ≥ 1, got (0, 3)."),
@@ -238,6 +253,14 @@ def test_a_stream_and_a_merge_refuse_too(rows):
         CoresetStream(3).result()
     with pytest.raises(QIPFInputError, match="points has 1 row with NaN or inf"):
         CoresetStream(3).add(BROKEN)
+    stream = CoresetStream(3)
+    stream.add(rows)
+    for found in (
+        stream.result,
+        lambda bandwidth: merge([coreset(rows, 3)], 2, bandwidth=bandwidth),
+    ):
+        with pytest.raises(QIPFInputError, match="bandwidth must be a positive finite number, or"):
+            found(bandwidth=-1.0)
     with pytest.raises(QIPFInputError, match="merge needs at least one coreset, got none."):
         merge([], 3)
     with pytest.raises(QIPFInputError, match=re.escape("one dimension, got [2, 10].")):

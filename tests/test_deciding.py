@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 import qipf
 from qipf import QIPF, QIPFInputError, QIPFNotFittedError, accept_rule
 from qipf.conformal import Calibration
+from qipf.rounding import highest, rounded
 
 from .conftest import make_logits
 
@@ -63,7 +65,13 @@ def test_p_values_of_like_predictions_are_super_uniform_ties_or_not(tied):
 def test_labels_or_errors_make_a_rule(field):
     wrong = wrong_of(field, HELD_OUT)
     rule = field.calibrate(HELD_OUT, wrong=wrong).accept_rule(max_risk=0.05)
-    assert rule == accept_rule(field.uncertainty(HELD_OUT), wrong, max_risk=0.05)
+    steps = rounded(field.uncertainty(HELD_OUT))
+    expected = accept_rule(steps, wrong, max_risk=0.05)
+    assert rule == replace(expected, threshold=highest(expected.threshold))
+    # up to the threshold is up to the step it was certified for
+    np.testing.assert_array_equal(
+        rule(field.uncertainty(TEST)), rounded(field.uncertainty(TEST)) <= expected.threshold
+    )
     assert rule is field.rule_
     assert 0 < rule.accepted < 900
     np.testing.assert_array_equal(field.accepts(TEST), field.uncertainty(TEST) <= rule.threshold)
@@ -74,6 +82,30 @@ def test_labels_or_errors_make_a_rule(field):
     assert field.calibrate(HELD_OUT, labels).accept_rule(max_risk=0.05) == rule
     tensors = torch.from_numpy(HELD_OUT), torch.from_numpy(labels)
     assert field.calibrate(*tensors).accept_rule(max_risk=0.05) == rule
+
+
+def test_a_rule_that_accepts_all_or_nothing_stays_so(field):
+    nothing = field.calibrate(HELD_OUT, wrong=np.ones(900)).accept_rule()
+    assert nothing.threshold == -np.inf
+    everything = field.calibrate(HELD_OUT[:9], wrong=np.zeros(9)).accept_rule(min_coverage=0.99)
+    assert everything.threshold == np.finfo(float).max
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_predictions_are_accepted_together_whatever_their_batch(field, seed):
+    kinds = make_logits(50, seed=60 + seed).numpy()
+    scores = field.uncertainty(kinds)  # those in the middle of a step, not at a limit between two
+    kinds = kinds[rounded(scores * (1 - 1e-5)) == rounded(scores * (1 + 1e-5))][:6]
+    order = np.argsort(field.uncertainty(kinds))
+    held_out = np.repeat(order, 150)
+    wrong = np.zeros(900, bool)
+    wrong[450::2] = True  # the upper half of the kinds is wrong half of the time
+    rule = field.calibrate(kinds[held_out], wrong=wrong).accept_rule(max_risk=0.05)
+    assert 450 <= rule.accepted < 900
+    together = field.accepts(kinds[held_out])
+    alone = np.array([field.accepts(kinds[[kind]])[0] for kind in held_out[::150]])
+    np.testing.assert_array_equal(together, np.repeat(alone, 150))
+    assert together.sum() == rule.accepted
 
 
 def test_fitting_again_forgets_what_was_held_out(field):

@@ -10,6 +10,7 @@ import torch
 import qipf
 from qipf import AccuracyEstimator, QIPFInputError, ShiftMonitor
 from qipf.conformal import Calibration
+from qipf.rounding import rounded
 from tests.conftest import make_logits
 
 
@@ -111,13 +112,16 @@ def test_memory_does_not_grow(rng):
 
     def numbers():
         state = monitor._state
-        held = [*vars(state.ranks).values(), *vars(state.betting).values(), state.recent]
+        held = [*vars(state.ranks).values(), *vars(state.betting).values()]
+        held += [state.recent, state.refused]
         return sum(np.size(value) for value in held)
 
     monitor.update(rng.normal(size=200))
     before = numbers()
     monitor.update(rng.normal(size=20_000))
     assert numbers() == before < 6000
+    state = monitor._state
+    assert (state.recent.base, state.refused.base) == (None, None)  # no view of all that came
 
 
 def test_the_window_holds_the_last_predictions(rng):
@@ -173,6 +177,74 @@ def test_logits_are_judged_by_the_field(field):
     assert by_logits.seen == 201
 
 
+def test_narrow_logits_are_judged_as_wide_ones(field):
+    calibrated = copy.deepcopy(field).calibrate(make_logits(200, seed=4).numpy())
+    narrow = make_logits(20, seed=5).bfloat16()
+    one, other = ShiftMonitor(calibrated), ShiftMonitor(calibrated)
+    assert one.update_logits(narrow) == other.update_logits(narrow.float())
+
+
+def well_inside(field, rows):
+    """Rows whose scores lie in the middle of a step of rounding, not at a limit between two."""
+    scores = field.uncertainty(rows)
+    return rows[rounded(scores * (1 - 1e-5)) == rounded(scores * (1 + 1e-5))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_predictions_are_equal_one_by_one_and_in_a_batch(field, seed):
+    """Three kinds of predictions: the batch may decide the last bits of scores, but no rank."""
+    rng = np.random.default_rng(seed)
+    kinds = well_inside(field, make_logits(50, seed=40 + seed).numpy())[:3]
+    calibrated = copy.deepcopy(field).calibrate(kinds[rng.integers(0, 3, 500)])
+    stream = kinds[rng.integers(0, 3, 300)]
+    singly, whole = ShiftMonitor(calibrated), ShiftMonitor(calibrated)
+    for row in stream:
+        singly.update_logits(row)
+    verdict = whole.update_logits(stream)
+    assert not verdict.alarm
+    alone = singly.verdict()
+    assert alone.log_evidence == verdict.log_evidence
+    assert (alone.p_value, alone.window) == (verdict.p_value, verdict.window)
+
+
+def test_scores_off_by_the_rounding_of_a_batch_raise_no_alarm(rng):
+    """As far off as float32 engines leave them, whatever the engine does today."""
+    kinds = np.array([0.37, 1.13, 2.71])
+    monitor = ShiftMonitor(Calibration(kinds[rng.integers(0, 3, 500)]))
+    noise = 1 + 4e-6 * rng.uniform(-1, 1, size=300)
+    exact = ShiftMonitor(monitor.calibration)
+    drawn = kinds[rng.integers(0, 3, 300)]
+    noisy, verdict = monitor.update(drawn * noise), exact.update(drawn)
+    assert not noisy.alarm
+    assert noisy == verdict
+
+
+def test_the_rule_never_sees_nan_and_is_asked_once(field):
+    """Warnings are errors here: asked about NaN, an accept rule would warn."""
+    held_out = make_logits(400, seed=4).numpy()
+    calibrated = copy.deepcopy(field)
+    calibrated.calibrate(held_out, wrong=calibrated.uncertainty(held_out) > 1)
+    calibrated.accept_rule(max_risk=0.2)
+    monitor = ShiftMonitor(calibrated)
+    verdict = monitor.update([np.nan])
+    assert (verdict.seen, verdict.abstained, verdict.window.abstained) == (1, 1, 1)
+    assert monitor.update([np.nan, 0.0, np.inf]).abstained == 3
+    asked = []
+    counted = ShiftMonitor(calibrated, rule=lambda u: asked.append(list(u)) or u < 0.5)
+    assert counted.update([0.25, np.nan, 0.75]).abstained == 2
+    assert asked == [[0.25, 0.75]]
+
+
+def test_a_rule_that_fails_leaves_nothing_half_counted(rng):
+    def failing(_):
+        raise RuntimeError
+
+    monitor = ShiftMonitor(Calibration(rng.normal(size=50)), rule=failing)
+    with pytest.raises(RuntimeError):
+        monitor.update([1.0])
+    assert monitor.seen == 0
+
+
 def test_the_field_s_own_rule_is_used(field):
     held_out = make_logits(400, seed=4).numpy()
     calibrated = copy.deepcopy(field)
@@ -187,10 +259,10 @@ def test_the_field_s_own_rule_is_used(field):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": 0}, "alpha must lie between 0 and 1, got 0."),
-        ({"alpha": 1.0}, "alpha must lie between 0 and 1, got 1.0."),
-        ({"alpha": True}, "alpha must lie between 0 and 1, got True."),
-        ({"alpha": "0.1"}, "alpha must lie between 0 and 1, got '0.1'."),
+        ({"alpha": 0}, "alpha must lie between 0 and 1, got 0. Try 0.01."),
+        ({"alpha": 1.0}, "alpha must lie between 0 and 1, got 1.0. Try 0.01."),
+        ({"alpha": True}, "alpha must lie between 0 and 1, got True. Try 0.01."),
+        ({"alpha": "0.1"}, "alpha must lie between 0 and 1, got '0.1'. Try 0.01."),
         ({"window": 0}, "window must be a whole number from 1 to 1048576, got 0."),
         ({"window": 2.5}, "window must be a whole number from 1 to 1048576, got 2.5."),
         ({"random_state": -1}, "random_state must be a whole number ≥ 0, got -1."),
@@ -224,8 +296,16 @@ def test_what_cannot_be_watched_is_refused(field):
     )
     own = ShiftMonitor(copy.deepcopy(field).calibrate(make_logits(20, seed=1).numpy()))
     assert message(lambda: own.update_logits([["a"]])) == (
-        "logits must be rows of real numbers, got <U1 of shape (1, 1)."
+        "logits must hold real numbers, got <U1."
     )
+    assert message(lambda: own.update_logits([[1.0], [1.0, 2.0]])).startswith(
+        "logits is not an array of numbers: "
+    )
+    # of NaN too, though it is not judged
+    assert message(lambda: own.update_logits(np.full((2, 3), np.nan))) == (
+        "logits must be rows of 10 numbers, as the field was fitted with, got shape (2, 3)."
+    )
+    assert own.seen == 0
     assert monitor.seen == 0
 
 

@@ -58,6 +58,17 @@ def test_notes_and_parameters_come_back(calibration, path):
     )
 
 
+def test_what_was_abstained_from_stays_whatever_rule_comes_later(calibration, path):
+    monitor = ShiftMonitor(calibration, window=4, rule=lambda u: u <= 0)
+    before = monitor.update([-1.0, 1.0, np.nan, 2.0, -2.0])
+    monitor.save(path)
+    loaded = ShiftMonitor.load(path, calibration, rule=lambda u: u > 0)
+    assert loaded.verdict() == before
+    assert (before.window.abstained, before.abstained) == (3, 3)
+    # 2 by the first rule, -1 by the second
+    assert loaded.update([1.0, -1.0]).window.abstained == 2
+
+
 def test_another_field_or_calibration_is_refused(path, tmp_path):
     rows, held_out = make_logits(200).numpy(), make_logits(50, seed=1).numpy()
     field = qipf.QIPF(bandwidth="silverman").fit(rows).calibrate(held_out)
@@ -100,7 +111,7 @@ HOSTILE = {
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "it does not hold what a monitor's state holds"),
     "arrays": ({}, {"more": np.zeros(1)}, "it does not hold what a monitor's state holds"),
-    "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2."),
+    "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2. Try 0.01."),
     "window": ({"window": 10**12}, {}, "window must be a whole number from 1 to 1048576, got 1000"),
     "seed": ({"random_state": "0"}, {}, "random_state must be a whole number ≥ 0, got '0'."),
     "notes": ({"notes": {"a": [1]}}, {}, "its notes are not plain values"),
@@ -116,6 +127,10 @@ HOSTILE = {
     "shape": ({}, {"counts": np.zeros(3)}, "its array 'counts' is float64 of shape (3,)"),
     "dtype": ({}, {"gains": np.zeros(BETS, np.float32)}, "its array 'gains' is float32 of shape"),
     "recent": ({}, {"recent": np.zeros(11)}, "its array 'recent' is float64 of shape (11,)"),
+    "refused": ({}, {"refused": np.full(10, 2.0)}, "what it abstained from in the window is imp"),
+    "more refused": ({}, {"refused": np.ones(10)}, "what it abstained from in the window is imp"),
+    "refused shape": ({}, {"refused": np.zeros(9)}, "its array 'refused' is float64 of shape (9,)"),
+    "accepted nan": ({}, {"recent": np.full(10, np.nan)}, "what it abstained from in the window"),
     "inf": ({}, {"stakes": np.full(BETS, np.inf)}, "its bets hold NaN or inf"),
     "start": ({}, {"best_start": np.full(BETS, 25.0)}, "its bets are impossible"),
     "peak": ({}, {"evidence": np.array([3.0, 2.0])}, "its bets are impossible"),

@@ -211,3 +211,16 @@ def test_orders_that_are_not_whole_numbers_from_one_are_refused(orders):
 def test_softening_below_zero_is_refused(softening):
     with pytest.raises(QIPFInputError, match="softening must be a finite number of at least 0"):
         checked_softening(softening)
+
+
+@pytest.mark.parametrize("softening", [0.0, 0.1])
+@pytest.mark.parametrize("orders", [(1,), (2,), (1, 2, 3, 4), (3, 16, 40)])
+def test_in_numpy_every_mode_is_the_same_number(orders, softening):
+    log_density = torch.linspace(-900, 0, 40, dtype=torch.float64)
+    m1_squared = torch.logspace(-5, 300, 40, dtype=torch.float64)
+    m2 = (2 * m1_squared).clamp(max=1e300)
+    for at in (Moments(log_density, m1_squared, m2, 3), Moments(*(3 * [log_density[:0]]), 3)):
+        for bandwidth in (1e-100, 0.7, 1e100):
+            plain = bare_modes(at, bandwidth, orders, softening)
+            found = bare_modes(at, bandwidth, orders, softening, in_numpy=True)
+            torch.testing.assert_close(found, plain, rtol=0.0, atol=0.0)

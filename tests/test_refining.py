@@ -37,22 +37,6 @@ def disagreement(part, rows, queries, sigma):
 # ---------------------------------------------------------------------- the parts
 
 
-def test_averages_and_their_gradients_are_those_of_softmax():
-    generator = torch.Generator().manual_seed(0)
-    queries = torch.randn(24, 3, generator=generator).double()
-    given = [torch.randn(7, *shape, generator=generator).double() for shape in ((3,), (), (3,), ())]
-    keys, bias, values, squares = given
-    scores = queries @ keys.T + bias
-    lse, mean, mean_square = refining._averages(queries, *given)
-    torch.testing.assert_close(lse, torch.logsumexp(scores, 1))
-    torch.testing.assert_close(mean, torch.softmax(scores, 1) @ values)
-    torch.testing.assert_close(mean_square, torch.softmax(scores, 1) @ squares)
-    leaves = [part.requires_grad_() for part in given]
-    assert torch.autograd.gradcheck(lambda *parts: refining._averages(queries, *parts), leaves)
-    # any number of queries, not only those that fill all blocks
-    assert torch.autograd.gradcheck(lambda *parts: refining._averages(queries[:5], *parts), leaves)
-
-
 @pytest.mark.parametrize("variance", [1e-4, 0.3, 9.0])
 def test_the_field_that_is_fitted_is_that_of_the_clouds(variance):
     generator = torch.Generator().manual_seed(1)
@@ -91,6 +75,23 @@ def test_misses_are_counted_in_shares_overtaken():
     # every value wrong by a tenth of the range of all
     missed = goal.missed(values, 5 * values + 0.5)
     assert float(missed) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_disorder_is_spearmans():
+    generator = torch.Generator().manual_seed(0)
+    places, centers = (torch.randn(300, 2, generator=generator).double() for _ in range(2))
+    field = field_of("reference", centers, 1.0)(places)
+    goal = Goal.at(places, field)
+    flat = torch.zeros(20).double()
+    few = Clouds(centers[:20], flat, torch.tensor(-1.0).double())
+    expected = [
+        (1 - spearmanr(found, true)[0]) / 6
+        for found, true in zip(few.field(places), (goal.log_density, goal.curvature), strict=True)
+    ]
+    assert goal.disorder(few) == pytest.approx(sum(expected), rel=1e-4)
+    same = Clouds(centers, torch.zeros(300).double(), torch.tensor(-60.0).double())
+    assert goal.disorder(same) == 0.0
+    assert goal.disorder(few._replace(log_variance=torch.tensor(torch.nan).double())) == np.inf
 
 
 def test_places_are_made_from_rows_that_carry_weight():
@@ -204,6 +205,17 @@ def test_what_needs_no_fit_or_allows_none_stays(rows):
     assert refined(cells, whole, 1e-6, random, CPU) is cells
     few = coreset(rows[:5], 10, bandwidth=3.0)
     assert torch.equal(few.centers, rows[:5])
+
+
+def test_effort_is_bounded_and_without_places_enough_nothing_is_fitted(rows, monkeypatch):
+    assert refining._affordable(500, 10) == 32_000
+    assert refining._affordable(10, 10) == 4096
+    for clouds, dimension in ((1, 1), (2000, 10), (2000, 128), (10_000, 4096)):
+        pairs = clouds * refining._affordable(clouds, dimension)
+        assert pairs * max(dimension, 16) <= 16 * refining.PAIRS
+    cells = coreset(rows[:100], 10)
+    monkeypatch.setattr(refining, "PAIRS", 99)
+    assert refined(cells, plain(rows[:100]), 9.0, np.random.RandomState(0), CPU) is cells
 
 
 def test_a_fit_that_gains_nothing_is_not_taken():

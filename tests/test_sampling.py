@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qipf.coreset import field_of
 from qipf.sampling import Reservoir, TrainingRows
+from tests.conftest import make_logits
 
 
 def drawn(stream, cuts, capacity, seed=0):
@@ -14,6 +16,7 @@ def drawn(stream, cuts, capacity, seed=0):
     return reservoir
 
 
+@settings(deadline=None)
 @given(
     cuts=st.lists(st.integers(0, 200), max_size=12),
     capacity=st.integers(1, 250),
@@ -28,6 +31,7 @@ def test_the_sample_does_not_depend_on_the_cuts(cuts, capacity, count):
     assert len(set(cut.rows.flatten().tolist())) == min(capacity, count)
 
 
+@settings(deadline=None)
 @given(cuts=st.lists(st.integers(0, 200), max_size=12), capacity=st.integers(1, 250))
 def test_every_row_stays_or_leaves_and_the_order_of_leaving_does_not_depend_on_the_cuts(
     cuts, capacity
@@ -65,6 +69,44 @@ def test_training_rows_are_split_without_overlap(reduction):
         mean = float(part.weights @ part.centers[:, 0].double()) / 320
         assert mean == pytest.approx(others.mean(), rel=1e-6)
         assert seen.condensed(0, torch.device("cpu")).count == 400
+
+
+def test_what_is_gathered_is_what_is_condensed():
+    rows, cpu = make_logits(400), torch.device("cpu")
+    seen = {
+        name: TrainingRows(30, name, np.random.RandomState(0)) for name in ("random", "coreset")
+    }
+    for kept in seen.values():
+        kept.add(rows, None)
+    kept = seen["coreset"]
+    everything = kept.gathered(0, cpu)
+    assert everything.spread == 0.0
+    np.testing.assert_array_equal(np.sort(everything.centers, 0), np.sort(rows, 0))
+    held = kept.held_out()
+    part = kept.gathered(held, cpu)
+    assert part.count == 400 - held
+    left = {tuple(row) for row in kept.sample[-held:].tolist()}
+    assert not left & {tuple(row) for row in part.centers.tolist()}
+    # centres that are rows are already all there is
+    random = seen["random"]
+    assert torch.equal(random.gathered(0, cpu).centers, random.condensed(0, cpu).centers)
+    assert torch.equal(random.condensed(0, cpu, 9.0).centers, random.condensed(0, cpu).centers)
+
+
+def test_a_known_bandwidth_is_fitted_to():
+    rows, cpu, sigma = make_logits(2000), torch.device("cpu"), 12.0
+    queries = make_logits(300, seed=2)
+    seen = TrainingRows(60, "coreset", np.random.RandomState(0))
+    seen.add(rows, None)
+    truth = field_of("auto", rows, sigma)(queries).log_density
+
+    def error(part):
+        found = field_of("auto", part.centers, sigma, part.log_weights, part.spread)(queries)
+        return float((found.log_density - truth).square().mean())
+
+    fitted = seen.condensed(0, cpu, sigma)
+    assert fitted.count == pytest.approx(2000)
+    assert error(fitted) < error(seen.condensed(0, cpu)) / 2
 
 
 def test_every_row_has_the_same_chance():

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import warnings
 
 import numpy as np
 import pytest
@@ -386,63 +385,3 @@ def test_a_device_that_is_not_here_becomes_auto(tmp_path, valid, weighted):
         loaded = qipf.load(path)
     assert loaded.device == "auto"
     same(loaded, weighted)
-
-
-ODD_VALUES = (
-    None, True, -1, 0, 1, 10**400, 1e308, -1e308, 5e-324, 1e-200, 1e400, "", "cv", "\ud800",
-    [], [1], [[]], [1.5, 2.5, 3.5, 4.5], {}, {"a": 1}, [1] * 300, 2**62,
-)  # fmt: skip
-
-
-def mutated(valid, random):
-    """A valid file with something wrong: bits, bytes, length, header values or numbers."""
-    kind = random.integers(6)
-    data = bytearray(valid)
-    if kind == 0:
-        return bytes(data[: random.integers(len(data))])
-    if kind == 1:
-        for _ in range(random.integers(1, 8)):
-            data[random.integers(len(data))] ^= 1 << int(random.integers(8))
-        return bytes(data)
-    if kind == 2:
-        place = int(random.integers(len(data)))
-        data[place : place + int(random.integers(20))] = random.bytes(int(random.integers(20)))
-        return bytes(data)
-    forge = Forge(valid)
-    if kind == 3:
-        array = forge.array(str(random.choice(["centers", "log_weights"])))
-        odd = [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0]
-        array[random.integers(len(array))] = random.choice(odd)
-        return forge.data()
-    value = ODD_VALUES[random.integers(len(ODD_VALUES))]
-    if kind == 4:
-        place = forge.header
-        while True:
-            key = list(place)[random.integers(len(place))]
-            if not isinstance(place[key], dict) or random.random() < 0.1:
-                break
-            place = place[key]
-        place[key] = value
-        return forge.data()
-    entry = forge.entries[str(random.choice(["centers", "log_weights"]))]
-    entry[str(random.choice(["dtype", "shape", "data_offsets"]))] = value
-    return forge.data(signed=False)
-
-
-def test_two_thousand_mutations_are_refused_or_load_to_a_valid_field(tmp_path, valid):
-    random = np.random.default_rng(0)
-    path = tmp_path / "mutated.qipf"
-    loaded = 0
-    for number in range(2000):
-        path.write_bytes(mutated(valid, random))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", QIPFWarning)
-            try:
-                field = qipf.load(path)
-            except QIPFFileError:
-                continue
-        loaded += 1
-        scores = field.uncertainty(QUERIES[:3])
-        assert scores.shape == (3,), number
-        assert np.isfinite(scores).all(), number
-    assert 50 < loaded < 1000

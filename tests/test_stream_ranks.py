@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from qipf import stream_ranks
+from qipf import rounding, stream_ranks
 from qipf.conformal import Calibration
 from qipf.stream_ranks import StreamRanks
 
@@ -15,7 +15,7 @@ def naive(calibration, scores, seed):
     u, tie_breaks = stream_ranks._uniforms(seed, 1, 0, len(scores)).T
     mass, p = ranks.gaps.astype(float), []
     for k, score in enumerate(scores):
-        rounded = np.float32(np.inf if np.isnan(score) else score)
+        rounded = rounding.rounded(np.array([score]))[0]
         pairs = zip(ranks._edges, ranks._keys, strict=True)
         first = sum(edge < rounded for edge in ranks._edges)
         mine = sum(edge < rounded or (edge == rounded and key < first + tie_breaks[k])

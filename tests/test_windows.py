@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp, kstwobign, mannwhitneyu
 
 from qipf.conformal import Calibration
+from qipf.rounding import rounded
 from qipf.windows import WindowStatistics, window_statistics
 
 SCORES = st.lists(st.integers(-4, 4), min_size=1, max_size=30)
@@ -24,11 +25,18 @@ def test_it_counts_what_the_definitions_count(held_out, scores):
 
 
 def test_it_is_what_scipy_says(rng):
-    held_out, scores = rng.normal(size=900), rng.normal(loc=0.1, size=400)
+    held_out, scores = rounded(rng.normal(size=900)), rounded(rng.normal(loc=0.1, size=400))
     told = window_statistics(Calibration(held_out), scores, 0)
     assert told.ks == pytest.approx(ks_2samp(scores, held_out).statistic)
     assert told.ks_p_value == pytest.approx(kstwobign.sf(told.ks * np.sqrt(900 * 400 / 1300)))
     assert told.superiority == pytest.approx(mannwhitneyu(scores, held_out).statistic / 360_000)
+
+
+def test_what_batches_differ_by_is_no_difference(rng):
+    kinds = np.array([0.37, 1.13, 2.71])
+    drawn, held_out = kinds[rng.integers(0, 3, 300)], Calibration(kinds[rng.integers(0, 3, 500)])
+    noise = 1 + 4e-6 * rng.uniform(-1, 1, size=300)
+    assert window_statistics(held_out, drawn * noise, 0) == window_statistics(held_out, drawn, 0)
 
 
 def test_nan_is_the_highest():

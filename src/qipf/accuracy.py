@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from qipf.conformal import Calibration, calibration_of, checked_scores
+from qipf.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError, unknown_name
+from qipf.ranking import checked_scores, checked_share
 
 #: Ways to get from uncertainties to an accuracy.
 METHODS = ("threshold", "isotonic")
@@ -21,9 +22,11 @@ METHODS = ("threshold", "isotonic")
 class AccuracyEstimate:
     """The accuracy of a window of predictions, and between what bounds it lies.
 
-    The bounds hold for data like the held-out set. A shift that turns right predictions wrong
-    without raising their uncertainty (a class the model never saw that it takes for one it knows,
-    labels whose meaning changed, inputs made to deceive it) leaves the estimate where it was.
+    The bounds are a normal approximation: for data like the held-out set they hold about as often
+    as `confidence` says, the nearer the larger window and held-out set are. A shift that turns
+    right predictions wrong without raising their uncertainty (a class the model never saw that it
+    takes for one it knows, labels whose meaning changed, inputs made to deceive it) leaves the
+    estimate where it was.
     """
 
     accuracy: float
@@ -97,8 +100,7 @@ class AccuracyEstimator:
         values = checked_scores(uncertainty, "uncertainty")
         if len(values) == 0:
             raise QIPFInputError("uncertainty is empty: there is no accuracy of no predictions.")
-        if not 0 < confidence < 1:
-            raise QIPFInputError(f"confidence must lie between 0 and 1, got {confidence!r}.")
+        confidence = checked_share(confidence, "confidence", 0.95)
         m = len(values)
         steps = np.searchsorted(self._edges, np.where(np.isnan(values), np.inf, values), "right")
         share = np.bincount(steps, minlength=len(self._rates)) / m
@@ -110,7 +112,7 @@ class AccuracyEstimator:
             accuracy=accuracy,
             low=max(0.0, accuracy - margin),
             high=min(1.0, accuracy + margin),
-            confidence=float(confidence),
+            confidence=confidence,
             count=m,
             held_out=self.held_out,
         )

@@ -11,13 +11,15 @@ the error rate, in the population they come from, among predictions with an unce
 enough. Cut the axis where :math:`R` crosses :math:`\alpha`. In each finished piece, whether
 :math:`R` runs above or below, exactly a share :math:`\alpha` of the predictions is wrong, since
 :math:`R = \alpha` at both of its ends. How many held-out predictions fall into each piece settles
-which :math:`H_k` are true; and given these numbers, wherever :math:`H_k` is true, :math:`S_k` is
-the sum of the errors in finished pieces, binomial with :math:`\alpha`, and of those in a begun
-piece where :math:`R > \alpha`, which are more. So every true :math:`H_k` has a valid :math:`p_k`,
-whatever the shape of :math:`R`, and any multiple test whose order and shares of :math:`\delta`
-depend on neither labels nor uncertainties keeps its level. No monotone error rate is assumed, and
-no data are set aside to propose thresholds. Ties that an independent uniform number breaks are no
-ties; only ends of tied groups are reported.
+which :math:`H_k` are true, but for where :math:`u_{(k+1)}` lies. Given :math:`u_{(k+1)}` and these
+numbers for the :math:`k` below it, those are independent, in each piece distributed as the
+population is in it, in the last one as below :math:`u_{(k+1)}`. So wherever :math:`H_k` is true,
+:math:`S_k` is the sum of the errors in finished pieces, binomial with :math:`\alpha`, and of those
+in a begun piece where :math:`R > \alpha`, which are more. So every true :math:`H_k` has a valid
+:math:`p_k`, whatever the shape of :math:`R`, and any multiple test whose order and shares of
+:math:`\delta` depend on neither labels nor uncertainties keeps its level. No monotone error rate is
+assumed, and no data are set aside to propose thresholds. Ties that an independent uniform number
+breaks are no ties; only ends of tied groups are reported.
 
 **The sequence.** Ranks are walked outwards, from the least uncertain; a walk goes on while
 :math:`p_k` is at most its level and ends with the first failure (fixed-sequence testing, as in

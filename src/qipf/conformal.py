@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from qipf.arrays import given_back
 from qipf.errors import QIPFInputError
+from qipf.ranking import checked_flags, checked_scores
+from qipf.rounding import rounded
 
 #: Held-out scores that are kept, at most: 8 MiB of them, p-values down to one in a million.
 MOST_SCORES = 2**20
@@ -63,7 +64,7 @@ class Calibration:
                 f"scores has {len(bad)} entries with NaN or inf (first: entry {bad[0]}). Calibrate "
                 "on predictions with finite uncertainties."
             )
-        flags = None if wrong is None else checked_flags(wrong, len(values))
+        flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
         if len(values) > MOST_SCORES:
             kept = np.random.default_rng(0).choice(len(values), MOST_SCORES, replace=False)
             values, flags = values[kept], None if flags is None else flags[kept]
@@ -112,6 +113,11 @@ class Calibration:
         return at_least, above
 
     @cached_property
+    def rounded_scores(self) -> NDArray[np.float64]:  # (n,)
+        """The scores, sorted, as others are compared with them batch by batch (`qipf.rounding`)."""
+        return rounded(self.scores)
+
+    @cached_property
     def digest(self) -> str:
         """A short name for exactly these scores (and errors): who was ranked against them says so.
 
@@ -138,34 +144,3 @@ def calibration_of(reference: Any) -> Calibration:
     raise QIPFInputError(
         f"A calibrated field or a Calibration is needed, got {type(reference).__name__}."
     )
-
-
-def checked_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
-    """One real number per prediction, as float64; a single number is one prediction."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        array = values.double().numpy() if not values.is_complex() else values.numpy()
-    else:
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise QIPFInputError(f"{name} is not an array of numbers: {error}.") from error
-    if array.dtype.kind not in "fiub":
-        raise QIPFInputError(f"{name} must hold real numbers, got {array.dtype}.")
-    if array.ndim > 1:
-        raise QIPFInputError(
-            f"{name} must have one dimension, one number per prediction, got shape {array.shape}."
-        )
-    return np.atleast_1d(array).astype(np.float64)
-
-
-def checked_flags(wrong: Any, length: int) -> NDArray[np.bool_]:  # (length,)
-    """Where the model erred, one boolean per prediction."""
-    array = wrong.detach().cpu().numpy() if isinstance(wrong, Tensor) else np.asarray(wrong)
-    if array.shape != (length,):
-        raise QIPFInputError(
-            f"wrong must have shape ({length},), one entry per score, got {array.shape}."
-        )
-    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-        raise QIPFInputError("wrong must hold booleans: True where the model erred.")
-    return array.astype(bool)

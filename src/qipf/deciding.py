@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -10,13 +12,14 @@ from qipf.conformal import Calibration
 from qipf.decision import accept_rule
 from qipf.errors import QIPFInputError, QIPFNotFittedError
 from qipf.parameters import errors_of
-from qipf.rule import AcceptRule
+from qipf.rounding import highest
+from qipf.rule import EVERYTHING, AcceptRule
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: The same logits get uncertainties that differ by a few millionths of their terms, by the size of
-#: the batch they come in (float32 sums in another order); measured, less than half of this.
+#: By so much of its terms an uncertainty may differ from that of the same logits in another batch
+#: (`qipf.rounding`); measured, by less than half of this.
 ROUNDING = 1e-5
 
 
@@ -76,7 +79,9 @@ class Deciding:
     ) -> AcceptRule:
         """A threshold with a guarantee, from the held-out predictions; see `qipf.accept_rule`.
 
-        It stays with the field, as `rule_`, also in a file; `accepts` applies it.
+        It stays with the field, as `rule_`, also in a file; `accepts` applies it. Uncertainties
+        count as `qipf.rounding` leaves them, here and by where the threshold lies: equal
+        predictions are accepted or rejected together, whatever batch they come in.
         """
         held_out = self._known_calibration()
         if held_out.wrong is None:
@@ -84,10 +89,13 @@ class Deciding:
                 "The field was calibrated without labels, so no errors are known. Call "
                 "calibrate(held_out_logits, labels), or pass wrong=."
             )
-        self.rule_ = accept_rule(
-            held_out.scores, held_out.wrong, max_risk, confidence, min_coverage=min_coverage
+        rule = accept_rule(
+            held_out.rounded_scores, held_out.wrong, max_risk, confidence, min_coverage=min_coverage
         )
-        return self.rule_
+        if -math.inf < rule.threshold < EVERYTHING:
+            rule = replace(rule, threshold=highest(rule.threshold))
+        self.rule_ = rule
+        return rule
 
     def accepts(self, X: Any) -> Any:  # (n,)
         """True where the rule accepts the prediction; false where it abstains."""

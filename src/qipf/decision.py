@@ -11,8 +11,8 @@ from scipy.special import bdtrc
 
 from qipf.certifying import certified_ranks
 from qipf.errors import QIPFInputError
-from qipf.ranking import checked_outcomes
-from qipf.risk import checked_share, upper_bound
+from qipf.ranking import checked_outcomes, checked_share
+from qipf.risk import upper_bound
 from qipf.rule import EVERYTHING, AcceptRule
 
 __all__ = ["AcceptRule", "accept_rule"]
@@ -33,9 +33,10 @@ def accept_rule(
 
     With `max_risk`: with probability `confidence` over the draw of the held-out set, the error rate
     among accepted predictions is at most `max_risk`, for data like the held-out ones; of the
-    thresholds that can be certified, the one that accepts most. Every rank is tested by the exact
-    binomial tail, in a sequence fixed beforehand (`qipf.certifying` says why that holds, and why it
-    was preferred to splitting the data). If none can be certified the rule abstains from
+    thresholds that can be certified, the one that accepts most. Ranks are tested
+    by the exact binomial tail, from the first that any data could certify on, in a sequence fixed
+    beforehand (`qipf.certifying` says why that holds, and why it was preferred to splitting the
+    data). If none can be certified the rule abstains from
     everything, and `print(rule)` says what would help.
 
     With `min_coverage`: the threshold is the :math:`k`-th smallest held-out uncertainty,

@@ -6,19 +6,19 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from qipf.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.betting import Betting, Crossing
-from qipf.conformal import Calibration, calibration_of, checked_scores
+from qipf.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
+from qipf.ranking import checked_scores, checked_share, real_numbers
 from qipf.stream_ranks import StreamRanks
 from qipf.windows import WindowStatistics, window_statistics
 
@@ -58,6 +58,7 @@ class State:
     ranks: StreamRanks
     betting: Betting
     recent: NDArray[np.float64]  # the window's scores, oldest first
+    refused: NDArray[np.bool_]  # which of these must not be acted on
     abstained: int = 0
     alarm: Crossing | None = None
 
@@ -78,7 +79,10 @@ class ShiftMonitor:
     by class, are not exchangeable with shuffled data, and raise the alarm rightly.
 
     Memory does not grow with the stream: counts in at most 1024 bins, a few numbers a bet, and the
-    window. A monitor fed one by one says the same, to the last bit, as one fed in batches.
+    window. Fed the same uncertainties one by one or in batches, it says the same to the last bit;
+    fed logits, it does so as far as the field's uncertainty of a row does not depend on the rows
+    beside it. What that differs by is rounded off before ranks are taken (`qipf.rounding`), but for
+    the rare score at a limit between two steps.
 
     Parameters
     ----------
@@ -124,7 +128,10 @@ class ShiftMonitor:
         )
         self._level = -math.log(self.alpha)
         self._state = State(
-            StreamRanks(self.calibration, self.random_state), Betting(), np.empty(0)
+            StreamRanks(self.calibration, self.random_state),
+            Betting(),
+            recent=np.empty(0),
+            refused=np.empty(0, bool),
         )
 
     @property
@@ -133,7 +140,11 @@ class ShiftMonitor:
         return self._state.betting.count
 
     def update(self, uncertainty: Any) -> Verdict:
-        """Watch the next predictions, one or many, by their uncertainties; NaN ranks highest."""
+        """Watch the next predictions, one or many, by their uncertainties; NaN ranks highest.
+
+        Every call makes a whole verdict, whose window statistics take longer than a prediction:
+        where many predictions come, feed them in batches.
+        """
         scores = checked_scores(uncertainty, "uncertainty")
         # worked out on the side and put in place at once: an interrupt leaves nothing half-counted
         old = self._state
@@ -142,9 +153,12 @@ class ShiftMonitor:
             p, q = ranks.add(scores[start : start + BLOCK])
             crossing = betting.add(p, q, self._level)
             alarm = alarm or crossing
-        recent = np.concatenate([old.recent, scores])[-self.window :]
-        abstained = old.abstained + int(self._refused(scores).sum())
-        self._state = State(ranks, betting, recent, abstained, alarm)
+        refused = self._refused(scores)
+        abstained = old.abstained + int(refused.sum())
+        # copies: a view would keep all that came with it
+        recent = np.concatenate([old.recent, scores])[-self.window :].copy()
+        refused = np.concatenate([old.refused, refused])[-self.window :].copy()
+        self._state = State(ranks, betting, recent, refused, abstained, alarm)
         return self.verdict()
 
     def update_logits(self, logits: Any) -> Verdict:
@@ -161,11 +175,12 @@ class ShiftMonitor:
                 "This monitor was made from a Calibration and cannot judge logits. Make it from "
                 "the field, or call update(uncertainty)."
             )
-        array = logits.detach().cpu() if isinstance(logits, torch.Tensor) else logits
-        rows = np.atleast_2d(np.asarray(array))
-        if rows.dtype.kind not in "fiu" or rows.ndim != 2:
+        rows = np.atleast_2d(real_numbers(logits, "logits"))
+        width = self.field.n_features_in_
+        if rows.ndim != 2 or rows.shape[1] != width:
             raise QIPFInputError(
-                f"logits must be rows of real numbers, got {rows.dtype} of shape {rows.shape}."
+                f"logits must be rows of {width} numbers, as the field was fitted with, got shape "
+                f"{rows.shape}."
             )
         sound = np.isfinite(rows).all(axis=1)
         values = np.full(len(rows), np.nan)
@@ -178,7 +193,6 @@ class ShiftMonitor:
     def verdict(self) -> Verdict:
         """What there is to say now."""
         state = self._state
-        refused = int(self._refused(state.recent).sum())
         known = self._accuracy is not None and len(state.recent) > 0
         return Verdict(
             seen=self.seen,
@@ -188,14 +202,16 @@ class ShiftMonitor:
             alarm=state.alarm is not None,
             alarm_at=None if state.alarm is None else state.alarm.at,
             since=None if state.alarm is None else state.alarm.since,
-            window=window_statistics(self.calibration, state.recent, refused),
+            window=window_statistics(
+                self.calibration, state.recent, abstained=int(state.refused.sum())
+            ),
             accuracy=self._accuracy.estimate(state.recent) if known else None,  # type: ignore[union-attr]
         )
 
     def _refused(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         refused = ~np.isfinite(scores)
-        if self.rule is not None and len(scores):
-            refused |= ~np.asarray(self.rule(scores), bool)
+        if self.rule is not None and not refused.all():
+            refused[~refused] = ~np.asarray(self.rule(scores[~refused]), bool)
         return refused
 
     # ------------------------------------------------------------------ on disk
@@ -219,7 +235,8 @@ class ShiftMonitor:
         ----------
         path : the file.
         reference : the field or Calibration it was made from; another is refused.
-        rule : as in the constructor; a file does not hold it.
+        rule : as in the constructor, for what comes; a file does not hold it, but holds what was
+            abstained from before.
         """
         from qipf.monitor_state import load_state
 
@@ -227,15 +244,14 @@ class ShiftMonitor:
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:
-    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0 < float(alpha) < 1:
-        raise QIPFInputError(f"alpha must lie between 0 and 1, got {alpha!r}.")
+    alpha = checked_share(alpha, "alpha", 0.01)
     if not _whole(window) or not 1 <= window <= LONGEST_WINDOW:
         raise QIPFInputError(
             f"window must be a whole number from 1 to {LONGEST_WINDOW}, got {window!r}."
         )
     if not _whole(seed) or not 0 <= seed < 2**63:
         raise QIPFInputError(f"random_state must be a whole number ≥ 0, got {seed!r}.")
-    return float(alpha), int(window), int(seed)
+    return alpha, int(window), int(seed)
 
 
 def _whole(value: object) -> bool:

@@ -2,8 +2,8 @@
 
 A safetensors file (see `qipf.tensor_file`) of the kind ``monitor``. The header holds the monitor's
 parameters, its counts, the alarm, the caller's notes and a digest of the field and its calibration;
-the arrays are the stream's counts by bin, the bets, and the window. Nothing a file says is believed
-before it is checked.
+the arrays are the stream's counts by bin, the bets, and the window with what was abstained from
+in it. Nothing a file says is believed before it is checked.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEYS = {
     "alarm",
     "notes",
 }
-_ARRAYS = {"counts", "gains", "stakes", "best", "best_start", "evidence", "recent"}
+_ARRAYS = {"counts", "gains", "stakes", "best", "best_start", "evidence", "recent", "refused"}
 
 
 def save_state(monitor: ShiftMonitor, path: Path | str) -> None:
@@ -77,6 +77,7 @@ def save_state(monitor: ShiftMonitor, path: Path | str) -> None:
         "best_start": betting.best_start.astype(np.float64),
         "evidence": np.array([betting.log_evidence, betting.peak]),
         "recent": state.recent,
+        "refused": state.refused.astype(np.float64),
     }
     with replaced(path) as file:
         file.write(encoded(header, arrays))
@@ -145,11 +146,15 @@ def _state(path: str, header: dict[str, Any], arrays: Arrays, monitor: ShiftMoni
         _refuse(path, "its counts do not add up")
     ranks.counts = counts.astype(np.int64)
     recent = _array(path, arrays, "recent", min(seen, monitor.window))
+    refused = _array(path, arrays, "refused", len(recent))
+    sound = _naturals(refused) and refused.max(initial=0.0) <= 1.0 and refused.sum() <= abstained
+    if not sound or not refused[~np.isfinite(recent)].all():
+        _refuse(path, "what it abstained from in the window is impossible")
     betting = _betting(path, arrays, seen)
     alarm = _alarm(path, header["alarm"], seen)
     if (alarm is not None) != (betting.peak >= -math.log(monitor.alpha)):
         _refuse(path, "its alarm does not agree with its evidence")
-    return State(ranks, betting, recent, abstained, alarm)
+    return State(ranks, betting, recent, refused.astype(bool), abstained, alarm)
 
 
 def _betting(path: str, arrays: Arrays, seen: int) -> Betting:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
-from qipf.errors import QIPFInputError
-from qipf.ranking import ranked
+from qipf.ranking import checked_share, ranked
 
 
 @dataclass(frozen=True)
@@ -77,10 +75,3 @@ def upper_bound(errors: ArrayLike, count: ArrayLike, level: float) -> NDArray[np
     some = errors < count
     bound[some] = betaincinv(errors[some] + 1, count[some] - errors[some], 1 - level)
     return bound
-
-
-def checked_share(value: Any, name: str, example: float) -> float:
-    """A number strictly between 0 and 1."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
-        raise QIPFInputError(f"{name} must lie between 0 and 1, got {value!r}. Try {example:g}.")
-    return float(value)

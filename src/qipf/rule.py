@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from qipf.certifying import fewest
-from qipf.conformal import checked_scores
 from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.ranking import checked_scores
 
 #: The threshold of a rule that accepts every finite uncertainty.
 EVERYTHING = sys.float_info.max

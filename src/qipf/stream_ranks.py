@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.conformal import Calibration
+from qipf.rounding import rounded
 
 #: Bins, at most, that the held-out scores are cut into: what bounds the memory.
 MOST_BINS = 1024
@@ -42,8 +43,9 @@ class StreamRanks:
     is uniform given the whole past: the p-values are independent and uniform. This holds over the
     draw of the held-out set and of the stream, for any :math:`n`, and takes no more memory than
     the counts. Equal scores are told apart by a random number that belongs to each; the bins are
-    chosen by rank alone, the same for every set of :math:`n` scores. Scores are ranked in single
-    precision, so that equal predictions stay equal whatever the last bits of their scores.
+    chosen by rank alone, the same for every set of :math:`n` scores. Scores are ranked as
+    `qipf.rounding` leaves them, so that equal predictions stay equal whatever the last bits of
+    their scores.
 
     Random numbers depend on the seed and the prediction's place in the stream, not on how the
     stream was cut into batches.
@@ -54,7 +56,7 @@ class StreamRanks:
         n = len(calibration)
         ranks = _edge_ranks(n)
         tie_breaks = _uniforms(seed, _HELD_OUT, 0, n)[:, 0]
-        scores = _rounded(calibration.scores)
+        scores = calibration.rounded_scores
         order = np.lexsort((tie_breaks, scores))[ranks - 1]
         self._edges = scores[order]
         # equal edges are told apart by their tie breaks, within the place of the first of them
@@ -83,7 +85,7 @@ class StreamRanks:
         """
         seen = self.seen
         u, tie_breaks = _uniforms(self.seed, _STREAM, seen, len(scores)).T
-        bins = self._bins(_rounded(scores), tie_breaks)
+        bins = self._bins(rounded(scores), tie_breaks)
         above, own = np.empty(len(scores)), np.empty(len(scores))
         for start in range(0, len(scores), CHUNK):
             part = slice(start, start + CHUNK)
@@ -94,7 +96,7 @@ class StreamRanks:
         return (above + u * own) / total, (total - above - own + (1.0 - u) * own) / total
 
     def _bins(
-        self, scores: NDArray[np.float32], tie_breaks: NDArray[np.float64]
+        self, scores: NDArray[np.float64], tie_breaks: NDArray[np.float64]
     ) -> NDArray[np.intp]:
         first = np.searchsorted(self._edges, scores, side="left")
         tied = np.searchsorted(self._edges, scores, side="right") > first
@@ -116,12 +118,6 @@ class StreamRanks:
 def _counted(mask: NDArray[np.bool_]) -> NDArray[np.uint8]:  # (n, n) -> (n,)
     """How many are true in each row; fewer than 256, so that bytes will do."""
     return mask.view(np.uint8).sum(axis=1, dtype=np.uint8)
-
-
-def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Scores as they are ranked: the field's own rounding must not order equal predictions."""
-    with np.errstate(over="ignore"):  # beyond its range all are equally unusual
-        return np.where(np.isnan(scores), np.inf, scores).astype(np.float32)
 
 
 def _edge_ranks(n: int) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import kolmogorov
 
 from qipf.conformal import Calibration
+from qipf.rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,15 @@ def window_statistics(
               A = P(W > H) + \tfrac12 P(W = H)
 
     :math:`D` is the Kolmogorov-Smirnov statistic, :math:`A` the Mann-Whitney statistic as a share:
-    1/2 without a difference, 1 when every prediction of the window is more uncertain.
+    1/2 without a difference, 1 when every prediction of the window is more uncertain. Scores are
+    compared as `qipf.rounding` leaves them.
     """
     m, n = len(scores), len(calibration)
     if m == 0:
         return WindowStatistics(0, 0.0, 1.0, 0.5, 0.5, 0)
-    ordered = np.sort(np.where(np.isnan(scores), np.inf, scores))
-    below = np.searchsorted(calibration.scores, ordered, side="left")
-    up_to = np.searchsorted(calibration.scores, ordered, side="right")
+    ordered, held_out = np.sort(rounded(scores)), calibration.rounded_scores
+    below = np.searchsorted(held_out, ordered, side="left")
+    up_to = np.searchsorted(held_out, ordered, side="right")
     # the extremes lie just before or at a score of the window; equal ones count together
     before = np.searchsorted(ordered, ordered, side="left") / m - below / n
     at = np.searchsorted(ordered, ordered, side="right") / m - up_to / n

@@ -241,8 +241,13 @@ def test_metrics_are_served_while_it_watches(monkeypatch, capfd, folder):
     ("arguments", "message"),
     [
         (["--follow"], "--follow needs a file: standard input is read to its end anyway."),
+        (
+            ["stream.csv", "--skip-seen"],
+            "--skip-seen is for standard input: a file is read on from where the state stands.",
+        ),
+        (["."], ". is a folder. Name a file in it."),
         (["no.csv"], "Cannot read no.csv: No such file or directory."),
-        (["stream.csv", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0."),
+        (["stream.csv", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0. Try 0.01."),
         (
             ["stream.csv", "--window", "0"],
             "window must be a whole number from 1 to 1048576, got 0.",
@@ -295,6 +300,61 @@ def test_an_empty_stream_is_told(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv") == (
         0, [], "qipf: stream.csv held no lines.\n",
     )  # fmt: skip
+
+
+def test_a_named_pipe_is_told_to_be_piped(monkeypatch, capsys, folder):
+    os.mkfifo("pipe")  # that nobody writes to: it must not wait
+    code, told, err = watched(monkeypatch, capsys, "pipe")
+    assert (code, told) == (2, [])
+    assert err == (
+        "qipf: pipe is a pipe or a device, not a file whose place can be kept. Feed it to standard "
+        "input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf.\n"
+    )
+
+
+def test_notes_of_a_state_are_not_believed(monkeypatch, capsys, folder):
+    assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
+    kept = ShiftMonitor.load("s.qipf", qipf.load("field.qipf"))
+    sound = dict(kept.notes)
+    for changes, message in [
+        ({"offset": -1}, "in its notes 'offset' is -1."),
+        ({"line": "many"}, "in its notes 'line' is 'many'."),
+        ({"bad_lines": None}, "in its notes 'bad_lines' is None."),
+        ({"verdicts": 0}, "in its notes 'verdicts' is 0."),
+        ({"offset": None}, "in its notes 'offset' is None."),
+        ({"input": "a network"}, "its notes name the input 'a network'."),
+        ({"tail": 3}, "its notes name the input 'file'."),
+    ]:
+        kept.notes = {k: v for k, v in (sound | changes).items() if v is not None}
+        kept.save("s.qipf")
+        code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
+        assert (code, told, err) == (2, [], f"qipf: s.qipf cannot be used: {message}\n")
+
+
+def test_numbers_beyond_the_field_s_range_are_abstained_from(monkeypatch, capsys, folder):
+    (folder / "stream.csv").write_text("1e300" + ",1" * 9 + "\n" + "1_0" + ",1" * 9 + "\n")
+    code, told, err = watched(monkeypatch, capsys, "stream.csv")
+    assert (code, told[-1]["seen"], told[-1]["abstained"], told[-1]["bad_lines"]) == (0, 1, 1, 1)
+    assert err == "qipf: stream.csv, line 2: '1_0' is not a number; skipped.\n"
+
+
+def test_fit_looks_at_the_held_out_width_before_it_fits(monkeypatch, capsys, folder):
+    np.savez("train.npz", logits=make_logits(100).numpy())
+    np.savez("held_out.npz", logits=make_logits(50, dimension=3, seed=1).numpy())
+
+    def fitted(*_):
+        raise AssertionError("it was fitted first")
+
+    monkeypatch.setattr("qipf.estimator.QIPF.partial_fit", fitted)
+    code, out, err = run(
+        monkeypatch, capsys, "fit", "train.npz", "--calibrate", "held_out.npz", "-o", "mine.qipf"
+    )
+    assert (code, out) == (2, "")
+    assert err == (
+        "qipf: held_out.npz has 3 logits a row, but train.npz has 10. Calibrate with predictions "
+        "of the same network.\n"
+    )
+    assert not (folder / "mine.qipf").exists()
 
 
 def test_fit_calibrates_as_python_does(monkeypatch, capsys, folder):

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +54,18 @@ def test_lines_do_not_depend_on_how_much_is_read_at_once(path, monkeypatch, size
     assert ends == [4, 8, 9, 15]
 
 
-@pytest.mark.parametrize("size", [4, 16, 64])
+@pytest.mark.parametrize("size", [4, 7, 13, 16, 64, 1000])
+@pytest.mark.parametrize("length", [10, 11, 19, 20, 21])
+def test_how_long_a_line_may_be_does_not_depend_on_reads(path, monkeypatch, size, length):
+    monkeypatch.setattr(module, "CHUNK", size)
+    monkeypatch.setattr(module, "LONGEST_LINE", 10)
+    path.write_bytes(b"a\n" + b"x" * length + b"\n" + b"y" * length)
+    with LineSource(path) as source:
+        long = [text is TOO_LONG for text in texts(source)]
+    assert long == [False, length > 10, length > 10]
+
+
+@pytest.mark.parametrize("size", [4, 16, 64, 1000])
 def test_a_line_too_long_is_not_held(path, monkeypatch, size):
     monkeypatch.setattr(module, "CHUNK", size)
     monkeypatch.setattr(module, "LONGEST_LINE", 10)
@@ -62,8 +74,20 @@ def test_a_line_too_long_is_not_held(path, monkeypatch, size):
         found = list(source.lines())
     assert [end for lines in found for end in lines.ends] == [2, 203, 205, 405]
     kinds = [text for lines in found for text in lines.texts]
-    if size < 64:
-        assert kinds == [b"a", TOO_LONG, b"b", TOO_LONG]
+    assert kinds == [b"a", TOO_LONG, b"b", TOO_LONG]
+
+
+def test_a_last_line_without_its_end_can_be_left(path):
+    path.write_bytes(b"a\nb")
+    with LineSource(path) as source:
+        assert [lines.texts for lines in source.lines(whole=True)] == [[b"a"]]
+        assert source.unfinished
+        assert texts(source) == [b"a", b"b"]
+        assert not source.unfinished
+    path.write_bytes(b"a\nb\n")
+    with LineSource(path) as source:
+        assert [lines.texts for lines in source.lines(whole=True)] == [[b"a", b"b"]]
+        assert not source.unfinished
 
 
 def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
@@ -117,29 +141,6 @@ def test_a_stop_is_heard_while_nothing_comes(stdin, monkeypatch):
     os.close(stdin)
 
 
-def test_the_first_line_is_known_once_it_is_whole(path):
-    path.write_bytes(b"x,y")
-    with LineSource(path, follow=True) as source:
-        assert source.first_line() is None
-    with LineSource(path) as source:
-        assert source.first_line() == b"x,y"
-    path.write_bytes(b"x,y\n1,2\n")
-    with LineSource(path, follow=True) as source:
-        assert source.first_line() == b"x,y"
-
-
-def test_where_the_next_line_begins(path):
-    path.write_bytes(b"a\nbc\nd")
-    with LineSource(path) as source:
-        assert [source.after(end) for end in (0, 2, 4, 5, 6)] == [0, 2, 5, 5, 6]
-        with pytest.raises(QIPFInputError) as caught:
-            source.after(3)
-    assert str(caught.value) == (
-        f"{path}: its last line had no end when it was counted, and has grown since. Write whole "
-        "lines, and start a new state."
-    )
-
-
 def test_the_tail_tells_files_apart(path):
     path.write_bytes(b"x" * 5000 + b"a\nb\n")
     with LineSource(path) as source:
@@ -157,3 +158,24 @@ def test_a_file_that_is_not_there_is_told(path):
     with pytest.raises(QIPFInputError) as caught:
         LineSource(path)
     assert str(caught.value) == f"Cannot read {path}: No such file or directory."
+
+
+def test_what_is_no_file_is_told(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reading, writing = os.pipe()
+    substituted = Path(f"/dev/fd/{reading}")  # as <(command) gives it
+    before = len(os.listdir("/dev/fd"))
+    for each in (fifo, substituted, Path(os.devnull)):
+        with pytest.raises(QIPFInputError) as caught:
+            LineSource(each)
+        assert str(caught.value) == (
+            f"{each} is a pipe or a device, not a file whose place can be kept. Feed it to "
+            "standard input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf."
+        )
+    with pytest.raises(QIPFInputError) as caught:
+        LineSource(tmp_path)
+    assert str(caught.value) == f"{tmp_path} is a folder. Name a file in it."
+    assert len(os.listdir("/dev/fd")) == before
+    for descriptor in (reading, writing):
+        os.close(descriptor)

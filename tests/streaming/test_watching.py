@@ -43,7 +43,7 @@ def watch(field, path, state=None, told=None, stopping=lambda: False, monitor=No
         monitor = ShiftMonitor.load(state, field) if exists else ShiftMonitor(field, window=10)
     with LineSource(path, stopping=stopping) as source:
         Watch(monitor, source, state, told.append, complaints.append, **options).run(
-            lambda first: LineParser(10, first, source.name)
+            LineParser(10, source.name)
         )
     return told, complaints
 
@@ -167,6 +167,9 @@ def test_another_file_is_refused_unless_it_is_new(field, stream, tmp_path):
         "it from its start by --new-input."
     )
     told, _ = watch(field, other, state, new_input=True)
+    # the last verdict on the other input is not told again, as if it were of this one
+    assert [report.number for report in told] == list(range(7, 7 + len(told)))
+    assert told[0].verdict.seen == 60
     assert told[-1].verdict.seen == 110
     assert told[-1].lines == LINES
     with pytest.raises(QIPFInputError) as caught:
@@ -187,6 +190,68 @@ def test_a_header_in_a_file_that_is_taken_up_is_read_again(field, tmp_path):
     path.write_text("\n".join(lines) + "\n")
     told, complaints = watch(field, path, state)
     assert (told[-1].verdict.seen, told[-1].lines, complaints) == (6, 7, [])
+
+
+def test_bad_lines_before_the_first_usable_one_are_skipped_and_counted(field, stream, tmp_path):
+    path, state = tmp_path / "late.csv", tmp_path / "state.qipf"
+    path.write_bytes(b"\xff,x\n1,2\n" + stream.read_bytes())
+    told, complaints = watch(field, path, state)
+    assert [report.verdict for report in told] == [r.verdict for r in watch(field, stream)[0]]
+    assert (told[-1].lines, told[-1].bad_lines) == (LINES + 2, 3)
+    assert complaints[:2] == [
+        f"{path}, line 1: not UTF-8; skipped.",
+        f"{path}, line 2: has 2 logits a line, but the field was fitted with 10. Choose them with "
+        "--columns; skipped.",
+    ]
+    with open(path, "a") as file:  # taken up, the layout is found behind them again
+        file.write(",".join(["0"] * 10) + "\n")
+    assert watch(field, path, state)[0][-1].verdict.seen == 56
+    with pytest.raises(QIPFInputError) as caught:
+        watch(field, path, on_bad_line="stop")
+    assert str(caught.value) == (
+        f"{path}, line 1: not UTF-8. Skip such lines with --on-bad-line skip."
+    )
+
+
+def test_an_input_without_any_usable_line_is_an_error(field, tmp_path):
+    path, state = tmp_path / "none.csv", tmp_path / "state.qipf"
+    path.write_text("\na,b\n")
+    with pytest.raises(QIPFInputError) as caught:
+        watch(field, path, state)
+    assert str(caught.value) == (
+        f"No line of {path} holds logits. Line 2: has no column 'logit*'. It has: a, b. Choose the "
+        "logits with --columns, names or patterns by comma."
+    )
+    with open(path, "a") as file:
+        file.write(",".join(["0"] * 10) + "\n")
+    told, _ = watch(field, path, state)
+    assert (told[-1].verdict.seen, told[-1].bad_lines, told[-1].lines) == (1, 1, 3)
+
+
+def test_a_half_written_last_line_is_left_for_the_next_run(field, tmp_path):
+    path, state = tmp_path / "growing.csv", tmp_path / "state.qipf"
+    rows = [",".join(map(repr, row)) for row in make_logits(3, seed=2).tolist()]
+    half = rows[2][: len(rows[2]) // 2]
+    path.write_text("\n".join([*rows[:2], half]))
+    told, complaints = watch(field, path, state)
+    assert (told[-1].verdict.seen, told[-1].lines, told[-1].bad_lines) == (2, 2, 0)
+    assert complaints == [f"{path}, line 3: it has no end yet; left for the next run."]
+    assert watch(field, path, state) == (told[-1:], complaints)
+    path.write_text("\n".join(rows) + "\n")
+    more, complaints = watch(field, path, state)
+    assert (more[-1].verdict.seen, more[-1].lines, complaints) == (3, 3, [])
+    # without a state nobody comes back for it
+    path.write_text("\n".join(rows))
+    assert watch(field, path)[0][-1].verdict.seen == 3
+
+
+def test_notes_of_others_stay(field, stream, tmp_path):
+    state = tmp_path / "state.qipf"
+    monitor = ShiftMonitor(field, window=10)
+    monitor.notes = {"owner": "me"}
+    watch(field, stream, state, monitor=monitor)
+    kept = ShiftMonitor.load(state, field).notes
+    assert (kept["owner"], kept["line"]) == ("me", LINES)
 
 
 def test_an_unknown_choice_is_refused(field, stream):

@@ -89,6 +89,12 @@ def fit(
     if calibrate is not None:
         # labels in a file of their own are those of the training rows
         held_out = read_table(calibrate, columns, AUTO if truth.endswith(".npy") else truth)
+        width = held_out.logits.shape[1]
+        if width != table.dimension:
+            raise QIPFInputError(
+                f"{calibrate} has {width} logits a row, but {train} has {table.dimension}. "
+                "Calibrate with predictions of the same network."
+            )
     with progress_bar("reading", table.rows, unit="row") as bar:
         for block in table.blocks():
             field.partial_fit(block.logits, block.labels)

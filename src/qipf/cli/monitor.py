@@ -61,7 +61,8 @@ def monitor(
         bool,
         typer.Option(
             "--skip-seen",
-            help="Standard input starts from its first line again: skip what the state counted.",
+            help="Standard input, not a file, starts from its first line again: skip what the "
+            "state counted.",
         ),
     ] = False,
     metrics_port: Annotated[
@@ -83,7 +84,8 @@ def monitor(
 
     The state is saved before each verdict is written, also when Ctrl-C (exit code 130) or SIGTERM
     (143) ends the watch; taken up again, the last verdict is written again under the same number,
-    and a file is read on from where the state stands.
+    and a file is read on from where the state stands. With a state, a file's last line without its
+    end is left for the next run.
 
     Example: `qipf monitor field.qipf predictions.csv --follow --state watch.qipf`
 
@@ -108,7 +110,7 @@ def monitor(
             _write(report, as_json)
 
         watch = Watch(watched, source, state, tell, _complain, on_bad_line, new_input, skip_seen)
-        watch.run(lambda first: LineParser(dimension, first, source.name, form, columns))
+        watch.run(LineParser(dimension, source.name, form, columns))
         if stop:
             raise typer.Exit(128 + stop[0])
         if watch.report().lines == 0:

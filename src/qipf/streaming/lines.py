@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ class LineSource:
     path : the file; None is standard input.
     follow : wait for the file to grow, instead of ending with it.
     stopping : asked between reads; True ends the lines.
+
+    Attributes
+    ----------
+    unfinished : whether the lines ended before a last one without its end, which was left.
     """
 
     def __init__(
@@ -55,6 +60,7 @@ class LineSource:
     ) -> None:
         self.path, self._follow, self._stopping = path, follow, stopping
         self.name = "standard input" if path is None else str(path)
+        self.unfinished = False
         self._descriptor = 0 if path is None else _opened(path)
 
     def close(self) -> None:
@@ -68,12 +74,6 @@ class LineSource:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def first_line(self) -> bytes | None:
-        """The first line of a file, wherever reading goes on; None if it is not whole yet."""
-        head = os.pread(self._descriptor, LONGEST_LINE, 0)
-        line, end, _ = head.partition(b"\n")
-        return line if end or (line and not self._follow) else None
-
     def tail(self, end: int) -> str:
         """A digest of what stands before a place in the file."""
         start = max(0, end - TAIL)
@@ -81,23 +81,11 @@ class LineSource:
             os.pread(self._descriptor, end - start, start), digest_size=16
         ).hexdigest()
 
-    def after(self, end: int) -> int:
-        """Where the line begins that follows the one counted up to `end`, its own end or not."""
-        if end == 0:
-            return 0
-        around = os.pread(self._descriptor, 2, end - 1)
-        before, following = around[:1], around[1:]
-        if before == b"\n" or not following:
-            return end
-        if following == b"\n":
-            return end + 1
-        raise QIPFInputError(
-            f"{self.name}: its last line had no end when it was counted, and has grown since. "
-            "Write whole lines, and start a new state."
-        )
+    def lines(self, start: int = 0, whole: bool = False) -> Iterator[Lines]:
+        """The lines from byte `start` of a file on, or of standard input from here on.
 
-    def lines(self, start: int = 0) -> Iterator[Lines]:
-        """The lines from byte `start` of a file on, or of standard input from here on."""
+        A last line without its end counts as a line, unless only `whole` ones are asked for.
+        """
         if self.path is not None:
             os.lseek(self._descriptor, start, os.SEEK_SET)
         rest, too_long, end = b"", False, start
@@ -107,12 +95,15 @@ class LineSource:
             end = ends[-1] if ends else end
             if too_long and texts:
                 texts[0], too_long = TOO_LONG, False
+            # wherever the reads fell
+            texts = [TOO_LONG if len(text) > LONGEST_LINE else text for text in texts]
             if len(rest) > LONGEST_LINE:
                 end, rest, too_long = end + len(rest), b"", True
             if texts:
                 yield Lines(texts, ends)
-        if (rest or too_long) and not self._stopping():
-            # a last line without its end
+        left = bool(rest or too_long) and not self._stopping()
+        self.unfinished = left and whole
+        if left and not whole:
             yield Lines([TOO_LONG if too_long else rest], [end + len(rest)])
 
     def _pieces(self, start: int) -> Iterator[bytes]:
@@ -155,9 +146,20 @@ class LineSource:
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY)
+        # without waiting: a named pipe that nobody writes to would not be opened before it is told
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise QIPFInputError(f"{path} is a folder. Name a file in it.")
+    raise QIPFInputError(
+        f"{path} is a pipe or a device, not a file whose place can be kept. Feed it to standard "
+        "input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf."
+    )
 
 
 def _ready(seconds: float) -> bool:

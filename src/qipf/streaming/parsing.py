@@ -19,6 +19,8 @@ from qipf.tables.columns import chosen_columns
 #: How logits may stand in a line.
 FORMATS = ("auto", "csv", "jsonl")
 
+_LONG = f"longer than {LONGEST_LINE} bytes"
+
 #: Where a JSON object has its logits, when nothing is said.
 LOGITS = "logits"
 
@@ -33,69 +35,102 @@ class Parsed:
 
 
 class LineParser:
-    """Reads lines of one layout, which the first line of the input tells.
+    """Reads lines of one layout, which the first usable line of the input tells.
 
     A line of JSON is a list of numbers, or an object that has one under `columns` (``logits`` if
-    not given); null stands for NaN. A line of text has its numbers by comma; where the first line
-    is not all numbers it names the columns, and `columns` chooses among them.
+    not given); null stands for NaN. A line of text has its numbers by comma; where the first is not
+    all numbers, or counts 0,1,2,… as pandas names columns, it names the columns, and `columns`
+    chooses among them.
 
-    >>> parser = LineParser(2, b"id,logit_0,logit_1", "in.csv")
+    >>> parser = LineParser(2, "in.csv")
     >>> parser.parse([b"id,logit_0,logit_1", b"a,1.5,2", b"b,1.5"]).bad
     [(2, '2 fields instead of 3')]
     """
 
     def __init__(
-        self,
-        dimension: int,
-        first: bytes,
-        name: str,
-        form: str = "auto",
-        columns: str | None = None,
+        self, dimension: int, name: str, form: str = "auto", columns: str | None = None
     ) -> None:
         if form not in FORMATS:
             raise unknown_name("format", form, FORMATS)
-        self._dimension, self._first = dimension, first.rstrip(b"\r")
-        self._headed, self._width = False, 0
-        as_json = form == "jsonl" or (form == "auto" and first.lstrip()[:1] in (b"[", b"{"))
-        if as_json:
-            self._key = LOGITS if columns is None else columns
-            self._one: Callable[[bytes], list[float]] = self._json
-        else:
-            self._one = self._text
-            self._read_header(name, columns)
+        self._dimension, self._name, self._form, self._columns = dimension, name, form, columns
+        self._key = LOGITS if columns is None else columns
+        self._one: Callable[[bytes], list[float]] | None = self._json if form == "jsonl" else None
+        self._header: bytes | None = None
+        self._width = 0
+        self._unfit: dict[int, str] = {}  # what is wrong with a header, by its number of fields
 
-    def _read_header(self, name: str, columns: str | None) -> None:
+    @property
+    def settled(self) -> bool:
+        """Whether the layout is known."""
+        return self._one is not None
+
+    def settle(self, texts: list[bytes]) -> list[tuple[int, str]]:
+        """Learn the layout from the first usable line; gives those before it that are bad."""
+        bad: list[tuple[int, str]] = []
+        for place, text in enumerate(texts):
+            if self.settled:
+                break
+            try:
+                self._look_at(text)
+            except QIPFInputError:
+                raise  # not a bad line, but a layout that nobody asked for
+            except ValueError as error:
+                bad.append((place, str(error)))
+        return bad
+
+    def _look_at(self, text: bytes) -> None:
+        """The layout of a line, if it is not empty; ValueError if it is bad."""
+        if text is TOO_LONG:
+            raise ValueError(_LONG)
+        text = _plain(text)
+        if not text.strip():
+            return
+        if self._form == "auto" and text.lstrip()[:1] in (b"[", b"{"):
+            self._json(text)
+            self._one = self._json
+            return
+        fields = _fields(text)
+        numbers, counted = all(map(_is_number, fields)), _counted(fields)
+        if numbers and not counted and len(fields) in self._unfit:
+            # a header came before: its numbers must not be taken by their places
+            raise QIPFInputError(self._unfit[len(fields)])
+        named = not numbers or (counted and self._columns is not None)
+        names = fields if named else [f"logit_{k}" for k in range(len(fields))]
         try:
-            fields = _fields(self._first.removeprefix(b"\xef\xbb\xbf"))
-        except ValueError as error:
-            raise QIPFInputError(f"{name}, line 1: {error}.") from None
-        self._headed = not all(map(_is_number, fields))
-        self._width = len(fields)
-        if not self._headed:
-            fields = [f"logit_{k}" for k in range(len(fields))]
-        chosen = chosen_columns(name, fields, columns)
+            self._at = [names.index(column) for column in self._chosen(names)]
+        except QIPFInputError as error:
+            if named and _names(fields):
+                self._unfit.setdefault(len(fields), str(error))
+            raise ValueError(str(error).removeprefix(f"{self._name} ").removesuffix(".")) from None
+        self._width, self._one = len(fields), self._text
+        self._header = text if counted or not numbers else None
+
+    def _chosen(self, names: list[str]) -> list[str]:
+        chosen = chosen_columns(self._name, names, self._columns)
         if len(chosen) != self._dimension:
             raise QIPFInputError(
-                f"{name} has {len(chosen)} logits a line, but the field was fitted with "
+                f"{self._name} has {len(chosen)} logits a line, but the field was fitted with "
                 f"{self._dimension}. Choose them with --columns."
             )
-        self._at = [fields.index(column) for column in chosen]
+        return chosen
 
     def parse(self, texts: list[bytes]) -> Parsed:
         """The rows of some lines; empty lines and the header, if met again, are left out."""
+        bad = self.settle(texts)
         plain = self._all_at_once(texts)
         if plain is not None:
             return Parsed(plain, list(range(len(texts))), [])
-        places, rows, bad = [], [], []
-        for place, text in enumerate(texts):
+        places, rows = [], []
+        first = bad[-1][0] + 1 if bad else 0
+        for place, text in enumerate(texts[first:] if self._one else [], first):
             if text is TOO_LONG:
-                bad.append((place, f"longer than {LONGEST_LINE} bytes"))
+                bad.append((place, _LONG))
                 continue
-            text = text.rstrip(b"\r")
-            if not text.strip() or (self._headed and text == self._first):
+            text = _plain(text)
+            if not text.strip() or text == self._header:
                 continue
             try:
-                rows.append(self._one(text))
+                rows.append(self._one(text))  # type: ignore[misc]
                 places.append(place)
             except (ValueError, OverflowError) as error:
                 bad.append((place, str(error)))
@@ -103,9 +138,13 @@ class LineParser:
 
     def _all_at_once(self, texts: list[bytes]) -> NDArray[np.float64] | None:  # (n, d)
         """Lines that are plain throughout, twice as fast; None if any of them is not."""
-        commas = self._width - 1
-        if commas < 1 or not all(text.count(b",") == commas and text.isascii() for text in texts):
+        commas, header = self._width - 1, self._header
+        if not texts or commas < 1:
             return None
+        if not all(text.count(b",") == commas and text.isascii() for text in texts):
+            return None
+        if header is not None and any(text.startswith(header) for text in texts):
+            return None  # it may be all numbers where the logits stand
         try:
             # without commas in quotes and empty lines, each line is a row
             return np.loadtxt(texts, delimiter=",", comments=None, usecols=self._at, ndmin=2)
@@ -117,7 +156,7 @@ class LineParser:
         if len(fields) != self._width:
             raise ValueError(f"{len(fields)} fields instead of {self._width}")
         try:
-            return [float(fields[k]) for k in self._at]
+            return [_number(fields[k]) for k in self._at]
         except ValueError:
             wrong = next(fields[k] for k in self._at if not _is_number(fields[k]))
             shown = wrong.decode("utf-8", "replace") if isinstance(wrong, bytes) else wrong
@@ -152,9 +191,30 @@ def _fields(text: bytes) -> list[str]:
         raise ValueError(f"not comma-separated ({error})") from None
 
 
+def _plain(text: bytes) -> bytes:
+    return text.rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")
+
+
+def _counted(fields: list[str]) -> bool:
+    """Whether these are the names that pandas gives to columns without any."""
+    return len(fields) > 1 and fields == [str(k) for k in range(len(fields))]
+
+
+def _names(fields: list[str]) -> bool:
+    """Whether this may be a header, not a spoilt row: only whole numbers if any, none twice."""
+    free = all(field.isdecimal() or not _is_number(field) for field in fields)
+    return free and len(set(fields)) == len(fields)
+
+
+def _number(text: Any) -> float:
+    if (b"_" if isinstance(text, bytes) else "_") in text:  # Python's own: 1_0 is ten
+        raise ValueError("not a number")
+    return float(text)
+
+
 def _is_number(text: Any) -> bool:
     try:
-        float(text)
+        _number(text)
     except ValueError:
         return False
     return True

@@ -8,7 +8,7 @@ nobody knows whether it was read.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFInputError, unknown_name
+from qipf.errors import QIPFFileError, QIPFInputError, unknown_name
 from qipf.monitor import ShiftMonitor, Verdict
 from qipf.streaming.lines import Lines, LineSource
 from qipf.streaming.parsing import LineParser
@@ -45,6 +45,18 @@ class Report:
         """Plain values, for JSON."""
         places = {"number": self.number, "lines": self.lines, "bad_lines": self.bad_lines}
         return places | self.verdict.as_dict()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an earlier watch stood, as the monitor's notes tell."""
+
+    kind: str
+    line: int
+    bad_lines: int
+    verdicts: int
+    offset: int = 0
+    tail: str = ""
 
 
 class Watch:
@@ -76,39 +88,45 @@ class Watch:
         new_input: bool = False,
         skip_seen: bool = False,
     ) -> None:
+        if skip_seen and source.path is not None:
+            raise QIPFInputError(
+                "--skip-seen is for standard input: a file is read on from where the state stands."
+            )
         if on_bad_line not in ON_BAD_LINE:
             raise unknown_name("choice for bad lines", on_bad_line, ON_BAD_LINE)
         assert monitor.field is not None
         self.monitor, self.source, self.state = monitor, source, state
         self._tell, self._complain, self._on_bad_line = tell, complain, on_bad_line
         self._dtype = monitor.field.centers_.dtype  # as exact as what it was calibrated with
-        notes = monitor.notes
-        self._number = int(notes.get("verdicts", 0))
-        self._bad_lines = int(notes.get("bad_lines", 0))
+        place = _noted(monitor, "The state" if state is None else str(state))
+        self._number = 0 if place is None else place.verdicts
+        self._bad_lines = 0 if place is None else place.bad_lines
         self._line = self._offset = 0
-        if notes.get("input") is not None and not new_input:
-            self._take_up(str(notes["input"]), str(notes.get("tail", "")))
+        # the verdict that is told again belongs to this input, or is not told
+        self._again = place is not None and not new_input
+        if place is not None and not new_input:
+            self._take_up(place)
+        self._unusable = ""  # the first line that told no layout, and why
         self._skip = self._line if skip_seen else 0
         self._pending: list[NDArray[Any]] = []  # rows of the window that has begun
         self._untold, self._last_bad = 0, 0
         self._told = self._place()
 
-    def _take_up(self, kind: str, tail: str) -> None:
+    def _take_up(self, place: Place) -> None:
         """Go on where the earlier watch of this input stood."""
-        if kind != self._kind():
+        if place.kind != self._kind():
             raise QIPFInputError(
-                f"The state stands in {'a file' if kind == _FILE else kind}, and the input is now "
-                f"{self.source.name}. Go on with another input by --new-input."
+                f"The state stands in {'a file' if place.kind == _FILE else place.kind}, and the "
+                f"input is now {self.source.name}. Go on with another input by --new-input."
             )
-        self._line = int(self.monitor.notes["line"])
-        if kind == _FILE:
-            offset = int(self.monitor.notes["offset"])
-            if self.source.tail(offset) != tail:
+        self._line = place.line
+        if place.kind == _FILE:
+            if self.source.tail(place.offset) != place.tail:
                 raise QIPFInputError(
                     f"{self.source.name} is not the file that the state was reading, or it was "
                     "written anew. Go on with it from its start by --new-input."
                 )
-            self._offset = self.source.after(offset)
+            self._offset = place.offset
 
     def _kind(self) -> str:
         return _STDIN if self.source.path is None else _FILE
@@ -117,27 +135,46 @@ class Watch:
         """The verdict as things stand."""
         return Report(self._number, self._line, self._bad_lines, self.monitor.verdict())
 
-    def run(self, make_parser: Callable[[bytes], LineParser]) -> None:
+    def run(self, parser: LineParser) -> None:
         """Watch until the lines end, then tell of what has come since the last verdict.
 
-        `make_parser` is given the first line of the input.
+        A file's last line without its end may still be being written: where there is a state to
+        come back to, it is left for then.
         """
-        if self._number:
+        if self._again:
             self._tell(self.report())
-        first = None if self.source.path is None else self.source.first_line()
-        parser = None if first is None else make_parser(first)
-        for lines in self.source.lines(self._offset):
-            if parser is None:
-                parser = make_parser(lines.texts[0])
+        self._settle(parser)
+        later = self.state is not None and self.source.path is not None
+        for lines in self.source.lines(self._offset, whole=later):
             known = min(self._skip, len(lines.texts))
             self._skip -= known
+            parser.settle(lines.texts[:known])
             if known < len(lines.texts):
                 self._take(Lines(lines.texts[known:], lines.ends[known:]), parser)
         self._finish()
+        if not parser.settled and self._unusable:
+            raise QIPFInputError(f"No line of {self.source.name} holds logits. {self._unusable}.")
+        if self.source.unfinished:
+            self._complain(
+                f"{self.source.name}, line {self._line + 1}: it has no end yet; left for the next "
+                "run."
+            )
+
+    def _settle(self, parser: LineParser) -> None:
+        """The layout, from the lines that were counted already."""
+        if self._offset == 0:
+            return
+        for lines in self.source.lines(whole=True):
+            counted = bisect_right(lines.ends, self._offset)
+            parser.settle(lines.texts[:counted])
+            if parser.settled or lines.ends[-1] >= self._offset:
+                return
 
     def _take(self, lines: Lines, parser: LineParser) -> None:
         parsed = parser.parse(lines.texts)
         bad, before = deque(parsed.bad), self._line
+        if bad and not parser.settled and not self._unusable:
+            self._unusable = f"Line {before + bad[0][0] + 1}: {bad[0][1]}"
         stop = bad[0][0] if bad and self._on_bad_line == "stop" else len(lines.texts)
 
         def advance(to: int) -> None:
@@ -147,7 +184,8 @@ class Watch:
             if to:
                 self._line, self._offset = before + to, lines.ends[to - 1]
 
-        rows = parsed.rows[: bisect_left(parsed.places, stop)].astype(self._dtype)
+        with np.errstate(over="ignore"):  # what is too large becomes inf, and is abstained from
+            rows = parsed.rows[: bisect_left(parsed.places, stop)].astype(self._dtype)
         start = 0
         while len(rows) - start >= self._room():
             end = start + self._room()
@@ -180,7 +218,7 @@ class Watch:
         self._number += 1
         self._told = self._place()
         if self.state is not None:
-            self.monitor.notes = self._notes()
+            self.monitor.notes = self.monitor.notes | self._notes()
             self.monitor.save(self.state)
         self._tell(self.report())
 
@@ -212,3 +250,28 @@ class Watch:
                 f"{self._last_bad}; skipped."
             )
         self._untold = 0
+
+
+def _noted(monitor: ShiftMonitor, name: str) -> Place | None:
+    """The place in the monitor's notes, checked; None if they are not of a watch."""
+    notes = monitor.notes
+    if "input" not in notes:
+        return None
+
+    def number(key: str, least: int = 0) -> int:
+        value = notes.get(key)
+        if not isinstance(value, int) or not least <= value < 2**63:
+            raise QIPFFileError(f"{name} cannot be used: in its notes {key!r} is {value!r:.80}.")
+        return value
+
+    kind, tail = notes["input"], notes.get("tail", "")
+    if kind not in (_FILE, _STDIN) or not isinstance(tail, str):
+        raise QIPFFileError(f"{name} cannot be used: its notes name the input {kind!r:.80}.")
+    return Place(
+        kind=str(kind),
+        line=number("line"),
+        bad_lines=number("bad_lines"),
+        verdicts=number("verdicts", least=1),
+        offset=number("offset") if kind == _FILE else 0,
+        tail=tail,
+    )
