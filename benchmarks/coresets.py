@@ -7,7 +7,8 @@ The file holds `train_logits` (n, d), `test_logits` (q, d), clean and corrupted,
 detection of errors. Without a file, synthetic logits are used.
 
 Every row of the table compares uncertainties over the same queries and, except for the fields
-"as fitted", at the same bandwidth: the full field's own, and multiples of Silverman's width.
+"as fitted", at the same bandwidth: the full field's own, and multiples of Silverman's width. Rows
+named "cells" show the coreset before it is fitted to a bandwidth.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import math
 import os
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +37,6 @@ from qipf.potential import bare_modes
 from qipf.progress import progress
 
 ORDERS = (1, 2, 3, 4)
-FACTORS = (0.5, 1.0, 1.5, 2.0, 4.0)
 
 
 class Logits(NamedTuple):
@@ -57,6 +58,7 @@ class Row(NamedTuple):
     method: str
     size: int
     seconds: float  # to choose the centres; to fit, where the field is as fitted
+    cpu_seconds: float  # the same in processor time, of all cores together
     spearman: float  # with the full field's uncertainty
     auc: float  # of error detection
     auc_loss: float  # against the full field
@@ -104,33 +106,49 @@ def random_centers(rows: torch.Tensor, size: int) -> Coreset:
     return Coreset(chosen, torch.ones(len(chosen), dtype=torch.float64))
 
 
-def compare(logits: Logits, sizes: list[int]) -> list[Row]:
+class Timed(NamedTuple):
+    """Something made, and what that took."""
+
+    made: Any
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(make: Callable[[], Any]) -> Timed:
+    start, cpu_start = time.perf_counter(), time.process_time()
+    made = make()
+    return Timed(made, time.perf_counter() - start, time.process_time() - cpu_start)
+
+
+def compare(logits: Logits, sizes: list[int], factors: list[float]) -> list[Row]:
     rows, queries, wrong = logits.train, logits.test, logits.test_wrong
     everything = Coreset(rows, torch.ones(len(rows), dtype=torch.float64))
     width = silverman(rows)
-    full = QIPF(max_centers=len(rows)).fit(rows, logits.train_labels)
+    full = QIPF(max_centers=len(rows), reduction="random").fit(rows, logits.train_labels)
     bandwidths = {f"full field ({full.bandwidth_criterion_})": full.bandwidth_}
-    for factor in FACTORS:
+    for factor in factors:
         if not math.isclose(factor * width, full.bandwidth_, rel_tol=1e-3):
             bandwidths[f"{factor:g} x Silverman"] = factor * width
-
-    built: list[tuple[str, int, float, Coreset]] = []
-    for size in progress(sizes, "choosing centres"):
-        for method, choose in (("random", random_centers), ("coreset", coreset)):
-            start = time.perf_counter()
-            chosen = choose(rows, size)
-            built.append((method, size, time.perf_counter() - start, chosen))
     table = []
+    unfitted: dict[tuple[str, int], Timed] = {}
+    for size in progress(sizes, "choosing centres"):
+        unfitted["random", size] = timed(lambda size=size: random_centers(rows, size))
+        unfitted["cells", size] = timed(lambda size=size: coreset(rows, size))
     for name, sigma in progress(bandwidths.items(), "comparing fields"):
         truth = uncertainty(queries, everything, sigma)
         best = float(roc_auc_score(wrong, truth))
-        table.append(Row(logits.name, name, sigma / width, "all", len(rows), 0.0, 1.0, best, 0.0))
-        for method, size, seconds, chosen in built:
+        line = (logits.name, name, sigma / width)
+        table.append(Row(*line, "all", len(rows), 0.0, 0.0, 1.0, best, 0.0))
+        fitted = {
+            ("coreset", size): timed(
+                lambda size=size, sigma=sigma: coreset(rows, size, bandwidth=sigma)
+            )
+            for size in progress(sizes, "fitting centres to a bandwidth")
+        }
+        for (method, size), (chosen, *seconds) in (unfitted | fitted).items():
             doubt = uncertainty(queries, chosen, sigma)
             rank, auc = spearmanr(doubt, truth)[0], float(roc_auc_score(wrong, doubt))
-            table.append(
-                Row(logits.name, name, sigma / width, method, size, seconds, rank, auc, best - auc)
-            )
+            table.append(Row(*line, method, size, *seconds, rank, auc, best - auc))
     return table + as_fitted(logits, full, width, sizes)
 
 
@@ -141,16 +159,12 @@ def as_fitted(logits: Logits, full: QIPF, width: float, sizes: list[int]) -> lis
     table = []
     for size in progress(sizes, "fitting fields"):
         for method in ("random", "coreset"):
-            start = time.perf_counter()
             field = QIPF(max_centers=size, reduction=method)
-            field.fit(logits.train, logits.train_labels)
-            seconds = time.perf_counter() - start
+            _, *seconds = timed(lambda field=field: field.fit(logits.train, logits.train_labels))
             doubt = field.uncertainty(logits.test).numpy()
             rank, auc = spearmanr(doubt, truth)[0], float(roc_auc_score(logits.test_wrong, doubt))
-            factor = field.bandwidth_ / width
-            table.append(
-                Row(logits.name, "as fitted", factor, method, size, seconds, rank, auc, best - auc)
-            )
+            line = (logits.name, "as fitted", field.bandwidth_ / width)
+            table.append(Row(*line, method, size, *seconds, rank, auc, best - auc))
     return table
 
 
@@ -159,6 +173,7 @@ def show(table: list[Row], console: Console) -> None:
     for row in table:
         cells = [f"{x:.5f}" if isinstance(x, float) else str(x) for x in row]
         cells[2], cells[5] = f"{row.factor:.2f}", f"{row.seconds:.1f}"
+        cells[6] = f"{row.cpu_seconds:.1f}"
         shown.add_row(*cells, end_section=row.method == "coreset" and row.size == table[-1].size)
     console.print(shown)
     console.print(
@@ -171,11 +186,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--logits", type=Path, nargs="*", default=[], help=".npz files")
     parser.add_argument("--features", default="logits", help="arrays train_X and test_X to use")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[500, 2000, 6000])
+    parser.add_argument("--sizes", type=int, nargs="*", default=[500, 2000])
+    parser.add_argument(
+        "--factors", type=float, nargs="*", default=[1.0, 2.0], help="of Silverman's width, to try"
+    )
     parser.add_argument("--out", type=Path, default=Path("results/coresets.csv"))
     options = parser.parse_args()
     sources = [read(path, options.features) for path in options.logits] or [synthetic()]
-    table = [row for logits in sources for row in compare(logits, options.sizes)]
+    table = [row for logits in sources for row in compare(logits, options.sizes, options.factors)]
     show(table, Console())
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:

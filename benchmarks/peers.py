@@ -2,7 +2,8 @@
 
 Each maker takes centres (N, d) and a bandwidth and returns a function from queries (Q, d) to the
 log density and, where the peer can give it, the curvature K. Peers that offer only a density are
-asked only for that: they are timed on less work than ours.
+asked only for that: they are timed on less work than ours. Whole predictions, from logits to
+uncertainty, are timed through the estimator, on their way through the same engine.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qipf import engines
+from qipf import QIPF, engines
 from qipf.potential import curvature
 
 Values = Tensor | np.ndarray  # as the peer gives them, where it gives them
-Answer = tuple[Values, Values | None]  # log ρ, K
+Answer = tuple[Values | None, Values | None]  # log ρ, K
 Evaluate = Callable[[Tensor], Answer]
 Maker = Callable[[Tensor, float], Evaluate]
 
@@ -38,7 +39,7 @@ def ours(engine: str) -> Maker:
 
 
 def bare_attention(centers: Tensor, bandwidth: float) -> Evaluate:
-    """One call of PyTorch's fused attention on ready-made arrays: the floor under our engine."""
+    """One call of PyTorch's fused attention on our arrays: the floor under our engine."""
     prepared = engines.create("attention", centers, bandwidth)
     dtype = torch.float32
     origin, (packed,) = prepared.origin, tuple(prepared._packed(dtype))  # type: ignore[attr-defined]
@@ -49,6 +50,21 @@ def bare_attention(centers: Tensor, bandwidth: float) -> Evaluate:
         return averages.logsumexp - scaled.square().sum(1) / 2, None
 
     return evaluate
+
+
+def estimator(as_array: bool) -> Maker:
+    """`QIPF.uncertainty`, which judges one prediction at a time in many uses."""
+
+    def make(centers: Tensor, bandwidth: float) -> Evaluate:
+        field = QIPF(bandwidth=bandwidth, max_centers=len(centers), device="cpu").fit(centers)
+
+        def evaluate(queries: Tensor) -> Answer:
+            field.uncertainty(queries.numpy() if as_array else queries)
+            return None, None
+
+        return evaluate
+
+    return make
 
 
 def tiles(centers: Tensor, bandwidth: float) -> Evaluate:
@@ -135,6 +151,11 @@ CPU: dict[str, Maker] = {
     "KeOps": keops,
     "SciPy gaussian_kde": scipy_kde,
     "scikit-learn KernelDensity": sklearn_kde,
+}
+
+CPU_ESTIMATOR: dict[str, Maker] = {
+    "QIPF.uncertainty (array)": estimator(as_array=True),
+    "QIPF.uncertainty (tensor)": estimator(as_array=False),
 }
 
 CUDA: dict[str, Maker] = {

@@ -202,15 +202,21 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
 
     def _choose_field(self, seen: TrainingRows) -> tuple[Coreset, float, float, str]:
         """Centres, width, factor on Silverman's width, and what chose it."""
-        whole = seen.condensed(0, self._device)
+        width = _width(seen.gathered(0, self._device))
+        factor, criterion = 1.0, "silverman"
         if not isinstance(self.bandwidth, str):
-            sigma = float(self.bandwidth)
-            return whole, sigma, sigma / _width(whole), "given"
-        if self.bandwidth == "silverman" or seen.count < FEWEST_TO_SPLIT:
-            return whole, _width(whole), 1.0, "silverman"
+            factor, criterion = float(self.bandwidth) / width, "given"
+        elif self.bandwidth == "cv" and seen.count >= FEWEST_TO_SPLIT:
+            factor, criterion = self._choose_factor(seen)
+        sigma = float(self.bandwidth) if criterion == "given" else factor * width
+        # the held-out rows join the field once the factor is known, if there is room for them
+        return seen.condensed(0, self._device, sigma), sigma, factor, criterion
+
+    def _choose_factor(self, seen: TrainingRows) -> tuple[float, str]:
+        """By the rows a coreset is made of: it serves the one width it is fitted to."""
         held = seen.held_out()
         sample, errors = seen.sample, seen.sample_errors()
-        part = seen.condensed(held, self._device)
+        part = seen.gathered(held, self._device)
         choice = choose_factor(
             part.centers,
             sample[sample.shape[0] - held :].to(self._device),
@@ -222,8 +228,7 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
             log_weights=part.log_weights,
             spread=part.spread,
         )
-        # the held-out rows join the field once the factor is known, if there is room for them
-        return whole, choice.factor * _width(whole), choice.factor, choice.criterion
+        return choice.factor, choice.criterion
 
     def _forget(self) -> None:
         self._unsettle()

@@ -12,27 +12,30 @@ spread are then moved until the few clouds give the same, in the sense of
 that a wrong value overtakes, so what is kept is the order of predictions.
 
 Where a narrow kernel sees hardly more than single rows, clouds can be fitted to the places and yet
-serve other queries worse. The fit is therefore judged at rows seen as if they were new, by the
-field of all others, and what does not gain there is not taken.
+serve other queries worse. The fit is therefore judged by the order of rows seen as if they were
+new, by the field of all others, and what does not gain there is not taken.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from qipf.clouds import Coreset, field_of
+from qipf.differentiable import BLOCKS, averages
 from qipf.engines import Moments
 from qipf.potential import curvature
 from qipf.progress import progress_bar
 
-#: Places to agree at: so many for each cloud, as long as they make no more pairs of a place and a
-#: cloud than that, and never fewer than the last.
-PLACES_PER_CLOUD, PAIRS, FEWEST_PLACES = 64, 3 * 2**24, 2**12
+#: Places to agree at: so many for each cloud, and at least the second number in all.
+PLACES_PER_CLOUD, FEWEST_PLACES = 64, 2**12
+
+#: Pairs of a place and a cloud at a step, at most, in up to 16 dimensions; fewer in more.
+PAIRS = 3 * 2**24
 
 #: Steps of L-BFGS. Agreement at other places hardly grows any more after that.
 STEPS = 25
@@ -42,9 +45,6 @@ JUDGES = 2**11
 
 #: Where a row is alone, the rest of the field has no digits left: so much of it counts as its own.
 LARGEST_SHARE = 0.999
-
-#: Places are computed in so many blocks, each by one thread.
-BLOCKS = 8
 
 #: If some row is farther than this many bandwidths from the mean, float64 is needed; if farther
 #: than the second, squares lose too many digits even so, and nothing is fitted.
@@ -80,14 +80,13 @@ def refined(
     mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
     rows = (whole.centers.cpu().double() - mean) / bandwidth
     reach = float(rows.abs().max())
-    if not reach < FARTHEST:
+    count = _affordable(*small.centers.shape)
+    if not reach < FARTHEST or count < small.centers.shape[0]:
         return small
     dtype = torch.float32 if reach < REACH else torch.float64
     spread = whole.spread / bandwidth
     log_shares = whole.log_weights.to(device)
     field = field_of("auto", rows.to(device, dtype), 1.0, log_shares, spread)
-    clouds = small.centers.shape[0]
-    count = max(min(PLACES_PER_CLOUD * clouds, PAIRS // clouds), FEWEST_PLACES)
     places = probes(rows, shares.numpy(), spread, count, random).to(dtype)
     judges, own = _judges(rows, shares.numpy(), spread, random)
     goal = Goal.at(places, _on_cpu(field(places.to(device))))
@@ -96,15 +95,21 @@ def refined(
     start = Clouds(
         ((small.centers.cpu().double() - mean) / bandwidth).to(dtype),
         small.log_weights.cpu().to(dtype),
-        torch.tensor(2 * math.log(small.spread / bandwidth), dtype=dtype),
+        torch.tensor(2 * (math.log(small.spread) - math.log(bandwidth)), dtype=dtype),
     )
     fitted = _fitted(start, goal)
-    if not judgement.missed_by(fitted) < judgement.missed_by(start):
+    if not judgement.disorder(fitted) < judgement.disorder(start):
         return small
     weights = torch.softmax(fitted.log_weights.double(), 0) * small.count
     centers = fitted.centers.double() * bandwidth + mean
     tau = bandwidth * math.exp(float(fitted.log_variance) / 2)
     return Coreset(centers.to(small.centers), weights.to(small.weights), tau)
+
+
+def _affordable(clouds: int, dimension: int) -> int:
+    """How many places; with fewer than clouds, there is nothing to fit by."""
+    wanted = max(PLACES_PER_CLOUD * clouds, FEWEST_PLACES)
+    return min(wanted, 16 * PAIRS // (clouds * max(dimension, 16)))
 
 
 def probes(
@@ -194,10 +199,24 @@ class Goal(NamedTuple):
         misses_K = self.curvature_crowding * (K - self.curvature)
         return (misses_L.square() + misses_K.square()).mean()
 
-    def missed_by(self, clouds: Clouds) -> float:
-        """The same for these clouds, without gradients."""
+    def disorder(self, clouds: Clouds) -> float:
+        """What is missed when the clouds' own order is compared with the true one.
+
+        Infinite where their field is not finite.
+        """
         with torch.no_grad():
-            return float(self.missed(*clouds.field(self.places)))
+            found = clouds.field(self.places)
+        if not all(bool(torch.isfinite(values).all()) for values in found):
+            return math.inf
+        pairs = zip(found, (self.log_density, self.curvature), strict=True)
+        return sum(float((_ranks(one) - _ranks(two)).square().mean()) for one, two in pairs)
+
+
+def _ranks(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
+    """The share of values below each."""
+    ranks = torch.empty(values.shape[0], dtype=torch.float64)
+    ranks[values.argsort(stable=True)] = torch.arange(values.shape[0]).double()
+    return ranks / values.shape[0]
 
 
 def crowding(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
@@ -231,14 +250,14 @@ class Clouds(NamedTuple):
         r"""log ρ and K at the places.
 
         With :math:`a = 1/(1+\tau^2)`, from softmax averages of scores
-        :math:`a(x\cdot c-\|c\|^2/2)+\log w` (see `qipf.coreset.as_clouds`).
+        :math:`a(x\cdot c-\|c\|^2/2)+\log w` (see `qipf.clouds.as_clouds`).
         """
         c, d = self.centers, self.centers.shape[1]
         variance = self.log_variance.exp()
         a = 1 / (1 + variance)
         squares = torch.linalg.vecdot(c, c)
         bias = torch.log_softmax(self.log_weights, 0) - a * squares / 2
-        lse, mean, mean_square = _averages(places, a * c, bias, c, squares)
+        lse, mean, mean_square = averages(places, a * c, bias, c, squares)
         here = torch.linalg.vecdot(places, places)
         log_density = lse - a * here / 2 + d / 2 * a.log()
         m1 = mean - places
@@ -270,52 +289,3 @@ def _fitted(start: Clouds, goal: Goal) -> Clouds:
         with torch.enable_grad():
             optimizer.step(missed)
     return Clouds(*(part.detach() for part in clouds))
-
-
-# ---------------------------------------------------------------------- attention, differentiable
-
-
-def _averages(
-    queries: Tensor, keys: Tensor, bias: Tensor, values: Tensor, squares: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:  # (n,), (n, d), (n,)
-    """Logsumexp of q·k + bias, and the softmax averages of the values and their squares."""
-    one, zero = queries.new_ones(queries.shape[0], 1), queries.new_zeros(queries.shape[0], 1)
-    asking = torch.cat([queries, one, zero], 1)
-    offering = torch.cat([keys, bias[:, None], torch.zeros_like(bias)[:, None]], 1)
-    giving = torch.cat([values, squares[:, None], torch.ones_like(bias)[:, None]], 1)
-    lse, output = _Attention.apply(asking, offering, giving)
-    return lse, output[:, :-2], output[:, -2]
-
-
-class _Attention(torch.autograd.Function):
-    """PyTorch's fused attention on the CPU, with gradients for its logsumexp too.
-
-    The fused kernel's own gradient of a score is ``w (g·v - g·o)``, g that of the output o. The
-    last value of every key is one: with the gradient of the logsumexp as its g, and a zero in the
-    place of its o, the kernel adds ``w g`` for it.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        blocks = math.gcd(queries.shape[0], BLOCKS)
-        split = queries.reshape(blocks, 1, -1, queries.shape[1])
-        shared = [part.expand(blocks, 1, *part.shape) for part in (keys, values)]
-        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            split, *shared, scale=1.0
-        )
-        ctx.save_for_backward(split, *shared, output, lse)
-        return lse.reshape(-1), output.reshape(-1, values.shape[1])
-
-    @staticmethod
-    def backward(ctx: Any, lse_grad: Tensor, output_grad: Tensor) -> tuple[Any, ...]:
-        split, keys, values, output, lse = ctx.saved_tensors
-        grad = output_grad.reshape(output.shape).clone()
-        grad[..., -1] = lse_grad.reshape(lse.shape)
-        output = output.clone()
-        output[..., -1] = 0.0
-        _, keys_grad, values_grad = (
-            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                grad, split, keys, values, output, lse, 0.0, False, scale=1.0
-            )
-        )
-        return None, keys_grad.sum((0, 1)), values_grad.sum((0, 1))

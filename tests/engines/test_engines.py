@@ -135,12 +135,61 @@ def test_only_doubtful_rows_are_recomputed(monkeypatch):
     assert seen == [(torch.float32, 100), (torch.float64, 40)]
 
 
+def test_what_the_fast_pass_could_not_compute_is_recomputed(monkeypatch):
+    plain = attention.AttentionEngine.average
+
+    def spoiled(self, queries, packed):
+        found = plain(self, queries, packed)
+        if queries.dtype == torch.float32:
+            found.mean_square[3] = float("nan")
+        return found
+
+    monkeypatch.setattr(attention.AttentionEngine, "average", spoiled)
+    log_error, K_error, _ = compare(make_logits(20, seed=1), make_logits(300), 3.0)
+    assert log_error <= 1e-4
+    assert K_error <= 1e-3
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 13, 14, 15, 16, 31, 62, 63])
+def test_every_width_of_the_head_holds_its_centres(dimension):
+    centers = make_logits(700, dimension=dimension)
+    queries = make_logits(70, dimension=dimension, seed=1)
+    log_weights = torch.linspace(-3, 0, 700)
+    log_error, K_error, _ = compare(queries, centers, 2 * silverman(centers), log_weights)
+    assert log_error <= 1e-4
+    assert K_error <= 1e-3
+
+
+@pytest.mark.parametrize("dimension", [2, 10, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_does_not_depend_on_its_batch(dimension, dtype):
+    centers = make_logits(5000, dimension=dimension).to(dtype)
+    queries = make_logits(132, dimension=dimension, seed=1).to(dtype)
+    field = engines.create("attention", centers, silverman(centers))
+    whole = field(queries)
+    for size in (1, 2, 3, 5, 31, 33, 66):
+        parts = [field(queries[part])[:3] for part in contract.blocks(132, size)]
+        # one row by itself is computed in float64: the difference is what float32 loses
+        tolerance = 3e-5 if size == 1 else 1e-6
+        for value, truth in zip(zip(*parts, strict=True), whole, strict=False):
+            torch.testing.assert_close(torch.cat(value), truth, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 10, 100, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_packed_block_of_centres_keeps_to_its_budget(dimension, dtype, monkeypatch):
+    monkeypatch.setattr(fused, "CENTER_BYTES", 2**18)
+    engine = engines.create("attention", torch.zeros(3000, dimension), 1.0)
+    for packed in engine._packed(dtype):
+        assert packed.centers.nbytes <= 2**18
+
+
 def test_streaming_in_blocks_changes_nothing(monkeypatch):
     centers, queries = make_logits(700).double(), make_logits(300, seed=1).double()
     log_weights = torch.linspace(-3, 0, 700, dtype=torch.float64)
     whole = engines.moments(queries, centers, 3.0, log_weights, "attention")
     monkeypatch.setitem(fused.BLOCK_BYTES, "cpu", 2000)  # 20 queries at a time
-    monkeypatch.setattr(fused, "CENTER_BYTES", 8000)  # 83 centres at a time
+    monkeypatch.setattr(fused, "CENTER_BYTES", 8000)  # 62 centres at a time
     engine = engines.create("attention", centers, 3.0, log_weights)
     parts = engine(queries)
     assert engine._keys == {}

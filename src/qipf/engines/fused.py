@@ -31,7 +31,7 @@ from qipf.engines.reference import FARTHEST, ReferenceEngine, dense_moments, in_
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**27}
 
 #: Bytes of one packed block of centres; fields that fit in one block keep it.
-CENTER_BYTES = 2**25
+CENTER_BYTES = 3 * 2**23
 
 #: Largest bound on the relative loss in log ρ and K that a pass may leave. The bound is
 #: pessimistic: on logits the true loss was never seen above a tenth of it.
@@ -69,7 +69,7 @@ class FusedEngine(ABC):
         self.centers, self.log_weights = checked_field(centers, bandwidth, log_weights)
         self.bandwidth = float(bandwidth)
         # centre first: expanding the square loses digits
-        self.origin = self.centers.mean(0, dtype=torch.float64)
+        self.origin = self._mean_center()
         self._keys: dict[torch.dtype, tuple[Any, ...]] = {}
         self._reach: float | None = None
 
@@ -156,12 +156,15 @@ class FusedEngine(ABC):
         """Packed blocks of centres: kept when they fit one block, made on the way when many."""
         if dtype in self._keys:
             return self._keys[dtype]
-        count, dimension = self.centers.shape
-        rows = max(1, CENTER_BYTES // (8 * max(dimension + 2, 16)))
+        count, rows = self.centers.shape[0], self._rows_per_pack()
         if count > rows:
             return (self._pack_rows(part, dtype) for part in blocks(count, rows))
         self._keys[dtype] = (self._pack_rows(slice(None), dtype),)
         return self._keys[dtype]
+
+    def _rows_per_pack(self) -> int:
+        """Centres in one block: their columns may be filled up to a multiple of four, or to 16."""
+        return max(1, CENTER_BYTES // (8 * max(self.centers.shape[1] + 5, 16)))
 
     def _pack_rows(self, rows: slice, dtype: torch.dtype) -> Any:
         k_j = self._scaled(self.centers[rows])
@@ -185,13 +188,20 @@ class FusedEngine(ABC):
         # written so that NaN counts as doubtful
         return ~(loss <= TOLERANCE * smallest)
 
+    def _mean_center(self) -> Tensor:
+        count, dimension = self.centers.shape
+        total = self.centers.new_zeros(dimension, dtype=torch.float64)
+        # in blocks, because torch turns all it adds up into float64 first
+        for part in blocks(count, self._rows_per_pack()):
+            total += self.centers[part].sum(0, dtype=torch.float64)
+        return total / count
+
     def _farthest_center(self) -> float:
         if self._reach is None:
-            farthest = max(
-                float((self.centers[part].double() - self.origin).square().sum(1).max())
-                for part in blocks(self.centers.shape[0], 2**16)
+            self._reach = max(
+                float(torch.linalg.vector_norm(self._scaled(self.centers[part]), dim=1).max())
+                for part in blocks(self.centers.shape[0], self._rows_per_pack())
             )
-            self._reach = farthest**0.5 / self.bandwidth
         return self._reach
 
     def _reference(self) -> ReferenceEngine:
