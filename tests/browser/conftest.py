@@ -32,5 +32,6 @@ def browser(tmp_path_factory):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options, webdriver.ChromeService(DRIVER))
+    driver.get("about:blank")  # away from Chromium's own first page, which asks for many things
     yield driver
     driver.quit()

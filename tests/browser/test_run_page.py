@@ -65,7 +65,13 @@ def test_boxes_choose_which_table_is_shown(page):
             assert shown == [f"{network}|{metric}"]
 
 
-@pytest.mark.parametrize("section", ["severity-curves", "risk-and-coverage", "cost-beside-quality"])
+@pytest.mark.parametrize(
+    "section",
+    [
+        "severity-curves", "risk-and-coverage", "shift-timeline", "accuracy-without-labels",
+        "cost-beside-quality",
+    ],
+)  # fmt: skip
 def test_every_view_of_a_chart_is_drawn(page, section):
     figure = page.one(f"#{section} figure")
     boxes = page.all("select", figure)
@@ -120,6 +126,36 @@ def test_hover_and_arrow_keys_read_the_values(page, tiny_run):
     assert values == sorted(values, reverse=True)
     page.press(canvas, "\ue00c")  # escape
     assert not readout.is_displayed()
+
+
+def test_the_alarm_is_marked_and_evidence_leaves_the_chart(page):
+    figure = page.one("#shift-timeline figure")
+    canvas = page.one("svg.canvas", figure)
+    words = [text.text for text in page.all(".at .word", canvas)]
+    assert words == ["clean", "15°", "30°", "90°", "alarm"]
+    assert len(page.all(".at path", canvas)) == 5
+    box = canvas.rect
+    for word in page.all(".at .word", canvas):
+        assert box["x"] <= word.rect["x"]
+        assert word.rect["x"] + word.rect["width"] <= box["x"] + box["width"]
+    # the line rises beyond the chart's end: the part of it that is drawn is cut off there
+    frame = page.one("svg svg", figure)
+    line = page.one("[data-name='qipf'] .line", frame)
+    assert page.run("arguments[0].getBBox().y", line) < float(frame.get_attribute("y"))
+    assert frame.value_of_css_property("overflow") == "hidden"
+    assert "alarm after" in canvas.get_attribute("aria-label")
+    page.press(canvas, "\ue010")  # End
+    readout = page.one(".readout", figure)
+    assert float(page.all("b", readout)[0].text) > 20  # the value is read all the same
+
+
+def test_boxes_choose_whose_thresholds_are_shown(page):
+    box = page.one("#certified-thresholds .choices select")
+    for network in ("short_mlp", "tiny_mlp"):
+        page.choose(box, network)
+        blocks = page.all("#certified-thresholds [data-views] > [data-key]")
+        (shown,) = (e for e in blocks if e.is_displayed())
+        assert f"{network}, by every score" in shown.text
 
 
 def test_the_slider_turns_the_corruption_up(page):
@@ -232,6 +268,14 @@ def test_print_shows_every_network_and_corruption(page, tiny_run):
     boxes = page.all("#severity-curves .choices label")
     assert [box.is_displayed() for box in boxes] == [False, False, True]
     assert len(page.all("#risk-and-coverage .printed svg")) == 2
+    titles = [e.text for e in page.all("#shift-timeline .printed .view-title")]
+    assert [title.split(":")[0] for title in titles] == [
+        f"{n}, {c}" for n in ("tiny_mlp", "short_mlp") for c in ("rotation", "zoom")
+    ]  # every one, not only those of the last box
+    assert not page.one("#shift-timeline .choices").is_displayed()
+    assert len(page.all("#accuracy-without-labels .printed svg.canvas")) == 4
+    tables = page.all("#certified-thresholds [data-views] > [data-key]")
+    assert [table.is_displayed() for table in tables] == [True, True]
     assert len(page.all("#cost-beside-quality .printed .wide svg")) == 2
     gallery = page.one("[data-gallery]")
     rows = page.all(".printed-gallery tbody tr", gallery)
@@ -243,7 +287,7 @@ def test_print_shows_every_network_and_corruption(page, tiny_run):
     for selector in (".slider", ".thumbs", ".detail", ".choices"):
         assert not page.one(selector, gallery).is_displayed()
     page.run("dispatchEvent(new Event('afterprint'))")
-    assert page.all(".printed, .printed-gallery, .spread") == []
+    assert page.all(".printed, .printed-gallery, .spread, .whole") == []
 
 
 def test_a_page_that_asks_for_something_is_caught(browser, report, tmp_path):

@@ -17,6 +17,7 @@ from qipf.report.charts import (
     Axis,
     Chart,
     Choice,
+    Mark,
     Series,
     chart_html,
     embedded,
@@ -129,3 +130,17 @@ def test_charts_that_no_box_chooses_are_refused():
     with pytest.raises(QIPFError) as refused:
         chart_html({("b",): a_chart("q")}, alt="a", choices=[Choice("Which", {"a": "A"})])
     assert str(refused.value) == "The chart ('b',) cannot be chosen with the boxes given."
+
+
+def test_marks_and_the_wish_to_print_all_reach_the_page():
+    chart = Chart(
+        "t", Axis("x"), Axis("y"), [Series("a", [0, 1], [0, 1])],
+        marks=[Mark(0.5, "here"), Mark(1, "alarm", strong=True)],
+    )  # fmt: skip
+    spec = spec_of(chart_html(chart, alt="a", print_all=True))
+    assert spec["printAll"] is True
+    assert spec["views"][""]["marks"] == [
+        {"x": 0.5, "label": "here", "strong": False},
+        {"x": 1, "label": "alarm", "strong": True},
+    ]
+    assert spec_of(chart_html(a_chart("a"), alt="a"))["printAll"] is False

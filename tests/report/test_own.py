@@ -1,16 +1,18 @@
 """The page of one's own predictions says what the numbers say."""
 
 import html
+import math
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from qipf import QIPFInputError
+from qipf import AcceptRule, QIPFInputError
 from qipf.bench.evaluation import evaluate
+from qipf.report.decisions import Trial
 from qipf.report.own import own_page, write_own_report
-from qipf.report.own_study import METHODS, Threshold, study
+from qipf.report.own_study import METHODS, study
 from qipf.tables import Block
 from tests.conftest import make_logits
 
@@ -95,27 +97,57 @@ def test_shares_beyond_the_training_marks(labelled):
     assert [row[2] for row in rows] == [f"{share:.1%}" for share in above]
 
 
-@pytest.mark.parametrize(
-    ("errors", "told"),
-    [
-        (4, "Suggested: trust predictions up to an uncertainty of 1.5. On test predictions it was "
-            "not chosen on, it keeps 66.7% with an error rate of 4.00% (wanted: at most 5.00%)."),
-        (40, "No threshold is suggested: the one that keeps to an error rate of 5.00% on half of "
-             "the test predictions (1.5) gives 40.00% on the other half."),
-    ],
-)  # fmt: skip
-def test_the_threshold_tells_what_it_rests_on(labelled, errors, told):
-    limit = Threshold(1.5, target=0.05, chosen_on=150, checked_on=150, kept=100, errors=errors)
-    page = html.unescape(own_page(replace(labelled, threshold=limit)))
+RULE = AcceptRule(1.5, 0.05, 0.95, 150, 100, 2, max_risk=0.05, min_coverage=None)
+NOTHING = AcceptRule(
+    -math.inf, 1.0, 0.95, 150, 0, 0, max_risk=0.01, min_coverage=None, reachable_risk=0.21
+)
+
+
+@pytest.mark.parametrize("errors", [4, 40])
+def test_the_threshold_tells_what_it_rests_on(labelled, errors):
+    found = replace(labelled, trial=Trial(RULE, count=150, accepted=100, errors=errors))
+    page = html.unescape(own_page(found))
+    told = (
+        "Suggested: accept predictions with an uncertainty of at most 1.5. With 95% confidence, at "
+        "most 5% of what is accepted is wrong. Of 150 predictions it was not made from, it accepts "
+        f"66.7%, of which {errors}% are wrong."
+    )
     assert page.count(told) == 2  # in short, and in its section
-    assert "Chosen on a random half of the test predictions (150)" in page
-    assert f"Tried on the other half (150): 100 kept, of which {errors} are wrong" in page
-    assert "It is no guarantee" in page
+    assert (
+        "The test predictions were halved at random. It rests on 150 held-out predictions: 100 of "
+        "them (66.7%) are accepted, of which 2 are wrong." in page
+    )
+    assert (
+        "Tried on the other half: of 150 predictions 100 are accepted, of which "
+        f"{errors} are wrong: {errors}.00%, 95 % interval" in page
+    )
+    assert "When the data shifts it is void" in page
+    unlucky = "That is above the limit. The guarantee fails for one held-out half in 20 at most"
+    assert (unlucky in page) == (errors == 40)
 
 
-def test_where_no_threshold_keeps_to_the_target_none_is_suggested(labelled):
-    page = own_page(replace(labelled, threshold=None))
-    assert page.count("No threshold is suggested: none keeps enough predictions") == 2
+def test_a_rule_that_accepts_none_of_the_others_reads_well(labelled):
+    found = replace(labelled, trial=Trial(RULE, count=150, accepted=0, errors=0))
+    page = html.unescape(own_page(found))
+    assert "Of 150 predictions it was not made from, it accepts 0%." in page
+    assert "Tried on the other half" not in page
+
+
+def test_where_nothing_can_be_certified_it_says_why_and_what_to_do(labelled):
+    found = replace(labelled, trial=Trial(NOTHING, count=150, accepted=0, errors=0))
+    page = html.unescape(own_page(found))
+    told = (
+        "No threshold is suggested: none can be certified to keep the error rate among accepted "
+        "predictions at 1% or less."
+    )
+    assert page.count(told) == 2
+    assert (
+        "150 held-out predictions are too few for that: 299 would be needed even if none of them "
+        "were wrong. The lowest limit that these predictions could have certified, had it been "
+        "asked for beforehand, is 21%." in page
+    )
+    assert "A rule takes more labelled predictions, a higher limit (--risk)" in page
+    assert "inf" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.S)
 
 
 def test_a_perfect_model_and_one_that_is_always_wrong():

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import entr, log_softmax, logsumexp, softmax
 
-from qipf import QIPF, QIPFInputError
-from qipf.report.own_study import METHODS, risk_threshold, study, usual_threshold, wilson
+from qipf import QIPF, QIPFInputError, accept_rule
+from qipf.report.decisions import halves
+from qipf.report.own_study import METHODS, Threshold, certified_trial, study, wilson
 from qipf.tables import Block
 from tests.conftest import make_logits
 
@@ -50,50 +51,57 @@ def test_without_labels_the_threshold_says_what_is_unusual():
     assert limit.kept == int((found.scores["qipf"] <= limit.value).sum())
 
 
-def test_without_errors_too():
-    found = study(Block(TRAIN), Block(TEST, TEST.argmax(1)))
-    assert not found.detectable
-    assert found.threshold == usual_threshold(found.usual["qipf"], found.scores["qipf"])
+def test_without_errors_a_rule_is_certified_all_the_same():
+    wrong = np.zeros(800, bool)
+    trial = certified_trial(np.arange(800.0), wrong)
+    assert trial.rule.max_risk == 0.01  # no error tells what would be reasonable
+    assert trial.rule.certified
+    assert trial.rule.accepted == 400
+    assert not study(Block(TRAIN), Block(TEST, TEST.argmax(1))).detectable
 
 
-def test_a_perfect_score_keeps_all_that_is_right():
-    wrong = np.arange(400) >= 300
-    limit = risk_threshold(np.arange(400.0), wrong, target=0.001)
-    assert 290 <= limit.value < 300
-    assert limit.errors == 0
-    assert limit.holds
-    assert (limit.chosen_on, limit.checked_on) == (200, 200)
+def test_the_threshold_is_the_certified_rule_of_one_half():
+    wrong = np.arange(4000) >= 3000
+    trial = certified_trial(np.arange(4000.0), wrong, target=0.05, seed=2)
+    held_out, other = halves(4000, 2)
+    assert trial.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05)
+    assert 3000 <= trial.rule.threshold < 3160
+    accepted = other <= trial.rule.threshold
+    assert (trial.count, trial.accepted) == (2000, accepted.sum())
+    assert trial.errors == wrong[other][accepted].sum()
 
 
-def test_a_useless_score_gives_no_threshold():
-    wrong = np.arange(400) % 2 == 0
-    assert risk_threshold(np.zeros(400), wrong, target=0.1) is None
-    assert risk_threshold(-wrong.astype(float), wrong, target=0.1) is None
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 200), st.integers(0, 2**32 - 1))
+def test_the_limit_is_never_chosen_by_the_half_that_certifies_it(count, seed):
+    random = np.random.default_rng(seed)
+    scores, wrong = random.random(count), random.random(count) < 0.4
+    held_out, other = halves(count, seed)
+    limit = certified_trial(scores, wrong, seed=seed).rule.max_risk
+    assert limit == (wrong[other].mean() / 2 or 0.01)
+    flipped = wrong.copy()
+    flipped[held_out] = ~flipped[held_out]
+    assert certified_trial(scores, flipped, seed=seed).rule.max_risk == limit
+
+
+def test_the_study_tells_the_rules_threshold_or_none():
+    found = study(Block(TRAIN), Block(TEST, LABELS), 0.9)
+    rule = found.trial.rule
+    assert rule == certified_trial(found.scores["qipf"], found.wrong, 0.9).rule
+    assert found.threshold == Threshold(
+        rule.threshold, 0.9, 40, 40, found.trial.accepted, found.trial.errors
+    )
+    assert found.threshold.risk[0] == found.trial.risk
+    assert study(Block(TRAIN), Block(TEST, LABELS), 0.001).threshold is None
+    single = study(Block(TRAIN), Block(TEST[:1], LABELS[:1]))  # nothing to halve
+    assert single.trial is None
+    assert single.threshold.errors is None
 
 
 def test_a_threshold_that_fails_on_the_other_half_says_so():
-    order = np.random.default_rng(0).permutation(400)
-    wrong = np.zeros(400, bool)
-    wrong[order[200:]] = True  # the half it is tried on is all wrong
-    limit = risk_threshold(np.random.default_rng(1).random(400), wrong, target=0.1)
-    assert limit.risk[0] == 1.0
-    assert not limit.holds
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.integers(40, 200), st.integers(0, 2**32 - 1), st.floats(0.05, 0.9))
-def test_the_threshold_is_the_highest_that_keeps_to_the_target(count, seed, target):
-    random = np.random.default_rng(seed)
-    scores, wrong = random.integers(0, 30, count).astype(float), random.random(count) < 0.4
-    limit = risk_threshold(scores, wrong, target, seed=seed)
-    half = np.random.default_rng(seed).permutation(count)[: count // 2]
-
-    def fine(value):
-        kept = scores[half] <= value
-        return kept.sum() >= 20 and wrong[half][kept].mean() <= target
-
-    possible = [value for value in np.unique(scores[half]) if fine(value)]
-    assert (None if limit is None else limit.value) == (max(possible) if possible else None)
+    assert not Threshold(1.0, 0.1, 200, 200, kept=100, errors=30).holds
+    assert Threshold(1.0, 0.1, 200, 200, kept=100, errors=12).holds
+    assert Threshold(1.0, 0.1, 200, 200, kept=0, errors=0).risk is None
 
 
 def test_wilsons_interval():

@@ -49,6 +49,7 @@ _SAMPLERS = {
 #: The look of every method that comes with qipf.
 LOOKS: dict[str, Look] = {
     "qipf": Look("#c24e00", "#ff8a3d", "circle", width=2.6),
+    "qipf_plus": Look("#c24e00", "#ff8a3d", "circle", _DASHED, width=2.6, hollow=True),
     "softmax": Look("#4d4d4d", "#d0d0d0", "square", _DOTTED),
     "entropy": Look("#000000", "#ffffff", "right", _MIXED),
     "max_logit": Look("#8a6d00", "#d9b53a", "triangle", _DOTTED),

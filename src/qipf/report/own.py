@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from qipf import __version__
+from qipf.report.decisions import Trial
 from qipf.report.own_sections import (
     comparison_html,
     detection,
@@ -26,6 +27,7 @@ from qipf.report.page import (
     paragraph,
     write_page,
 )
+from qipf.report.rule_words import SHIFT, grounds, promise, share, why_nothing
 from qipf.tables import read_table
 
 
@@ -45,7 +47,7 @@ def write_own_report(
         page tells how well errors are found.
     output : the page, ending in .html.
     columns, labels : which columns or arrays to take, in both files.
-    target : the error rate the suggested threshold should keep to.
+    target : the error rate that the suggested threshold must keep to.
     """
     output = checked_page(output)
     inside, outside = read_table(train, columns, labels), read_table(test, columns, labels)
@@ -109,49 +111,74 @@ def _summary(found: Study) -> list[str]:
 
 
 def _suggestion(found: Study) -> str:
-    limit = found.threshold
-    if limit is None:
-        return "No threshold is suggested: none keeps enough predictions at the error rate wanted."
-    if limit.risk is None:
+    limit, trial = found.threshold, found.trial
+    if trial is None:
+        assert limit is not None
         return f"Suggested: look at predictions with an uncertainty above {limit.value:.4g}."
-    if not limit.holds:
+    rule = trial.rule
+    if not rule.certified:
+        assert rule.max_risk is not None
         return (
-            f"No threshold is suggested: the one that keeps to an error rate of {limit.target:.2%} "
-            f"on half of the test predictions ({limit.value:.4g}) gives {limit.risk[0]:.2%} on the "
-            "other half."
+            "No threshold is suggested: none can be certified to keep the error rate among "
+            f"accepted predictions at {share(rule.max_risk)} or less."
         )
+    done = f"it accepts {share(trial.coverage)}"
+    if trial.accepted:
+        done += f", of which {share(trial.risk)} are wrong"
     return (
-        f"Suggested: trust predictions up to an uncertainty of {limit.value:.4g}. On test "
-        f"predictions it was not chosen on, it keeps {limit.kept / limit.checked_on:.1%} with an "
-        f"error rate of {limit.risk[0]:.2%} (wanted: at most {limit.target:.2%})."
+        f"Suggested: {promise(rule)} Of {trial.count:,} predictions it was not made from, {done}."
     )
 
 
 def _threshold(found: Study) -> str:
-    limit = found.threshold
-    parts = [paragraph(_suggestion(found))]
+    trial = found.trial
+    rests_on = _unlabelled(found) if trial is None else _certified(found, trial)
+    return paragraph(_suggestion(found)) + bullets(rests_on)
+
+
+def _certified(found: Study, trial: Trial) -> list[str]:
+    """What a certified threshold rests on; or what one would take."""
+    rule, limit = trial.rule, found.threshold
+    fixed = (
+        "The limit was fixed without a look at the held-out predictions (--risk; if not given, "
+        "half of the error rate of the other test predictions)."
+    )
     if limit is None:
-        return parts[0]
+        return [
+            f"The test predictions were halved at random. {why_nothing(rule)}",
+            "Until a rule can be made, let somebody look at every prediction that matters; the "
+            "most suspicious stand above.",
+            "A rule takes more labelled predictions, a higher limit (--risk), or a model that errs "
+            f"less where it is sure. {fixed}",
+        ]
+    lines = [f"The test predictions were halved at random. {grounds(rule)}"]
     if limit.risk is not None:
-        share, low, high = limit.risk
-        rests_on = [
-            f"Wanted: an error rate of at most {limit.target:.2%} among what is kept.",
-            f"Chosen on a random half of the test predictions ({limit.chosen_on:,}): the highest "
-            "uncertainty up to which that holds there.",
-            f"Tried on the other half ({limit.checked_on:,}): {limit.kept:,} kept, of which "
-            f"{limit.errors:,} are wrong: {share:.2%}, 95 % interval {low:.2%} to {high:.2%}.",
-            "It holds for data like this test data and for labels as right as these. It is no "
-            "guarantee: when the data drifts, choose again.",
-        ]
-    else:
-        rests_on = [
-            f"It is the uncertainty that {1 - limit.target:.0%} of {limit.chosen_on:,} held-out "
-            "training predictions do not exceed.",
-            f"Of {limit.checked_on:,} test predictions, {limit.checked_on - limit.kept:,} lie "
-            "above it.",
-            "No errors are known here, so it says what is unusual, not what is wrong.",
-        ]
-    return "".join(parts) + bullets(rests_on)
+        risk, low, high = limit.risk
+        tried = (
+            f"Tried on the other half: of {trial.count:,} predictions {trial.accepted:,} are "
+            f"accepted, of which {trial.errors:,} are wrong: {risk:.2%}, 95 % interval {low:.2%} "
+            f"to {high:.2%}."
+        )
+        if not limit.holds:
+            tried += (
+                " That is above the limit. The guarantee fails for one held-out half in "
+                f"{1 / (1 - rule.confidence):.0f} at most; this may be one. Collect more labels."
+            )
+        lines.append(tried)
+    return [*lines, fixed, SHIFT, "It also rests on the labels: they must be right."]
+
+
+def _unlabelled(found: Study) -> list[str]:
+    limit = found.threshold
+    assert limit is not None
+    return [
+        f"It is the uncertainty that {1 - limit.target:.0%} of {limit.chosen_on:,} held-out "
+        "training predictions do not exceed.",
+        f"Of {limit.checked_on:,} test predictions, {limit.checked_on - limit.kept:,} lie above "
+        "it.",
+        "No errors are known here, so it says what is unusual, not what is wrong: with labels, a "
+        "threshold with a guarantee on the error rate could be made.",
+    ]
 
 
 def _origin(found: Study, train: str, test: str) -> str:

@@ -13,6 +13,7 @@ from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.methods import create
 from qipf.methods.protocol import Batch
+from qipf.report.decisions import Trial, halved_trial, halves
 from qipf.tables import Block
 
 #: What the field is compared with: scores of the same logits that everybody has for free.
@@ -25,8 +26,8 @@ HELD_OUT = 10_000
 #: Fewer training rows than this are not split.
 FEWEST_ROWS = 20
 
-#: A threshold must keep at least so many predictions to rest on anything.
-FEWEST_KEPT = 20
+#: The limit on the error rate where none is given and no errors tell what is reasonable.
+USUAL_RISK = 0.01
 
 #: Share of predictions like the training ones that a threshold without labels may flag.
 FLAGGED = 0.05
@@ -36,7 +37,7 @@ Scores = dict[str, NDArray[np.float64]]  # method -> (n,)
 
 @dataclass(frozen=True)
 class Threshold:
-    """The uncertainty above which a prediction should not be trusted unseen, and why there."""
+    """The uncertainty above which a prediction should not be accepted unseen, and why there."""
 
     value: float
     target: float  # error rate among what is kept; or share flagged, without labels
@@ -67,7 +68,18 @@ class Study:
     scores: Scores  # of the test predictions
     predicted: NDArray[np.int64]  # (n,)
     labels: NDArray[np.int64] | None  # (n,)
-    threshold: Threshold | None
+    trial: Trial | None  # the certified rule and what it does, where labels are known
+
+    @property
+    def threshold(self) -> Threshold | None:
+        """Where to stop accepting; None where no threshold can be certified."""
+        if self.trial is None:
+            return usual_threshold(self.usual["qipf"], self.scores["qipf"])
+        rule, limit = self.trial.rule, self.trial.rule.max_risk
+        if not rule.certified or limit is None:
+            return None
+        checked, kept, errors = self.trial.count, self.trial.accepted, self.trial.errors
+        return Threshold(rule.threshold, limit, rule.held_out, checked, kept, errors)
 
     @property
     def wrong(self) -> NDArray[np.bool_] | None:  # (n,)
@@ -83,7 +95,7 @@ class Study:
 def study(train: Block, test: Block, target: float | None = None, seed: int = 0) -> Study:
     """Fit a field to training logits and judge test logits with it and with its peers.
 
-    `target` is the error rate that the suggested threshold should keep to; half of the test
+    `target` is the error rate that the suggested threshold must keep to; half of the test
     predictions' own if None. Without labels the threshold flags 5 % of what is like training.
     """
     _check(train, test, target)
@@ -94,11 +106,10 @@ def study(train: Block, test: Block, target: float | None = None, seed: int = 0)
     field = QIPF(random_state=seed).fit(train.logits[inside], labels)
     usual, scores = _scores(field, train.logits[apart]), _scores(field, test.logits)
     predicted = test.logits.argmax(1)
-    if test.labels is None or not (predicted != test.labels).any():
-        threshold: Threshold | None = usual_threshold(usual["qipf"], scores["qipf"])
-    else:
-        threshold = risk_threshold(scores["qipf"], predicted != test.labels, target, seed)
-    return Study(field, usual, scores, predicted, test.labels, threshold)
+    trial = None
+    if test.labels is not None and len(predicted) > 1:
+        trial = certified_trial(scores["qipf"], predicted != test.labels, target, seed)
+    return Study(field, usual, scores, predicted, test.labels, trial)
 
 
 def usual_threshold(usual: NDArray[np.float64], scores: NDArray[np.float64]) -> Threshold:
@@ -111,31 +122,24 @@ def usual_threshold(usual: NDArray[np.float64], scores: NDArray[np.float64]) -> 
     return Threshold(value, FLAGGED, len(usual), len(scores), int((scores <= value).sum()))
 
 
-def risk_threshold(
+def certified_trial(
     scores: NDArray[np.float64],  # (n,)
     wrong: NDArray[np.bool_],  # (n,)
     target: float | None = None,
     seed: int = 0,
-) -> Threshold | None:
-    """The highest uncertainty up to which the error rate stays at the target.
+) -> Trial:
+    """The accept rule of a random half of the predictions, and what it does with the other half.
 
-    Chosen on a random half of the predictions and tried on the other half; None where no
-    threshold keeps at least 20 predictions at that error rate.
+    Without a target it keeps to half of the error rate of the *other* half (1 % where that has no
+    errors): a limit must not be chosen by the predictions that certify it.
+
+    >>> uncertainty = np.linspace(0, 1, 1000)
+    >>> certified_trial(uncertainty, uncertainty > 0.9).rule.max_risk
+    0.046
     """
-    target = float(wrong.mean()) / 2 if target is None else target
-    order = np.random.default_rng(seed).permutation(len(scores))
-    half, other = order[: len(order) // 2], order[len(order) // 2 :]
-    half = half[np.argsort(scores[half], kind="stable")]
-    kept = np.arange(1, len(half) + 1)
-    risk = np.cumsum(wrong[half]) / kept
-    last_of_ties = np.append(np.diff(scores[half]) > 0, True)
-    possible = np.flatnonzero((risk <= target) & last_of_ties & (kept >= FEWEST_KEPT))
-    if not len(possible):
-        return None
-    value = float(scores[half[possible[-1]]])
-    below = scores[other] <= value
-    errors = int(wrong[other][below].sum())
-    return Threshold(value, target, len(half), len(other), int(below.sum()), errors)
+    if target is None:
+        target = float(wrong[halves(len(wrong), seed).other].mean()) / 2 or USUAL_RISK
+    return halved_trial(scores, wrong, target, seed)
 
 
 def wilson(errors: int, count: int) -> tuple[float, float, float]:

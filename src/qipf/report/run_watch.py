@@ -91,7 +91,7 @@ def _timeline_chart(network: str, corruption: str, line: Timeline) -> Chart:
     ends = [line.seen[0], line.seen[-1]]
     return Chart(
         f"{network}, {corruption}: {_outcome(line)}",
-        Axis("predictions seen", 0, line.seen[-1]),
+        Axis("predictions seen", 0),
         Axis("evidence (power of ten)", min(-1.5, *line.evidence), MOST_EVIDENCE),
         [
             Series("qipf", line.seen, line.evidence),
@@ -202,16 +202,16 @@ def _reading(found: dict[tuple[str, str], list[Guess]], names: Sequence[str]) ->
         if way == ESTIMATORS[0] and guess.corruption != CLEAN
     ]
     every = [guess for _, guess in spoilt]
-    parts = [f"{_error(every, name):.1%} by {name}" for name in names]
+    parts = [f"{100 * _error(every, name):.1f} points by {name}" for name in names]
     network, worst = max(
         (each for each in spoilt if names[0] in each[1].told),
         key=lambda each: abs(each[1].told[names[0]].accuracy - each[1].truth),
     )
     return (
         f"Over {len(every)} spoilt levels the estimate (“{ESTIMATORS[0]}”) is off by "
-        f"{' and '.join(parts)} on average, in accuracy; who takes the clean accuracy for granted "
-        f"is off by {_assumed_error(every):.1%}. Where images are spoilt badly the network errs "
-        f"without doubt, and no estimate from doubt can see it: at worst {names[0]} says "
+        f"{' and '.join(parts)} on average; who takes the clean accuracy for granted is off by "
+        f"{100 * _assumed_error(every):.1f}. Where a network errs without doubt, no estimate made "
+        f"from doubt can see it: at worst {names[0]} says "
         f"{worst.told[names[0]].accuracy:.1%} where {worst.truth:.1%} are right ({network}, "
         f"{worst.corruption}, {level_text(worst.corruption, worst.level)})."
     )
@@ -222,11 +222,11 @@ def _errors_table(found: dict[tuple[str, str], list[Guess]], names: Sequence[str
     ways = [(name, way) for way in ESTIMATORS for name in names]
     rows = [_errors_row(found, [network], ways, network) for network in networks]
     foot = [_errors_row(found, networks, ways, "all")] if len(networks) > 1 else []
-    header = ["network", *(f"{name}, {way}" for name, way in ways), "clean accuracy assumed"]
+    header = ["network", *(f"{name}, {way}" for name, way in ways), "clean assumed"]
     caption = (
-        "Mean absolute error of the accuracy over all spoilt levels; below it, in how many of them "
-        "the 95 % interval holds the true accuracy. The interval is made for data like the "
-        "held-out half."
+        "Mean absolute error of the accuracy over all spoilt levels, in percentage points; below "
+        "it, in how many of them the 95 % interval holds the true accuracy. The interval is made "
+        "for data like the held-out half, which these are not."
     )
     return table_html(header, rows, caption, foot)
 
@@ -246,10 +246,10 @@ def _errors_row(
             continue
         held = sum(guess.low <= truth <= guess.high for guess, truth in told)
         error = _error(spoilt, name)
-        row.append(Value(f"{error:.1%}", error, note=f"holds in {held} of {len(told)}"))
+        row.append(Value(f"{100 * error:.1f}", error, note=f"holds in {held} of {len(told)}"))
     every = [g for n in networks for g in found[n, ESTIMATORS[0]] if g.corruption != CLEAN]
     error = _assumed_error(every)
-    return [*row, Value(f"{error:.1%}", error)]
+    return [*row, Value(f"{100 * error:.1f}", error)]
 
 
 def _error(spoilt: Iterable[Guess], name: str) -> float:

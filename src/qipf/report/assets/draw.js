@@ -101,7 +101,9 @@ page.marks = (marks, frame) => {
   return marks.map((mark) => {
     const px = frame.x(mark.x);
     const wide = mark.label.length * (mark.strong ? 7.3 : 6.6);
-    const left = px + 4 + wide > box.right ? px - 4 - wide : px + 4;
+    const before = px - 5 - wide; // a strong one stands before its line, away from what follows
+    const after = px + 4 + wide > box.right ? before : px + 4;
+    const left = mark.strong && before > box.left ? before : after;
     const row = mark.strong ? 1 : 0;
     const fits = left > ends[row] + 5;
     if (fits) ends[row] = left + wide;
