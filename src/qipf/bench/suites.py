@@ -104,7 +104,7 @@ class Suite:
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
-    (17, 34, 578)
+    (18, 34, 612)
     """
 
     name: str

@@ -34,8 +34,8 @@ def report(
     risk: Annotated[
         float | None,
         typer.Option(
-            help="With labels: the error rate that the suggested threshold should keep to; half "
-            "of the test predictions' own if not given."
+            help="With --train and labels: the error rate that the threshold is certified to keep "
+            "to; about half of the test predictions' own if not given."
         ),
     ] = None,
     data: Annotated[
@@ -58,6 +58,9 @@ def report(
     if run:
         if train is not None or test is not None:
             raise QIPFInputError("Name a run, or --train and --test, not both.")
+        for option, value in (("--labels", labels), ("--columns", columns), ("--risk", risk)):
+            if value is not None:
+                raise QIPFInputError(f"{option} goes with --train and --test, not with a run.")
         from qipf.report.run_page import write_run_report
 
         write_run_report(run, output, data)
@@ -67,6 +70,8 @@ def report(
         raise QIPFInputError(
             "Name what to report: a run's folder, or logits with --train and --test."
         )
+    if data is not None:
+        raise QIPFInputError("--data goes with a run, not with --train and --test.")
     from qipf.report.own import write_own_report
     from qipf.report.own_sections import detection
     from qipf.tables.columns import AUTO
