@@ -373,3 +373,16 @@ def test_fit_calibrates_as_python_does(monkeypatch, capsys, folder):
         monkeypatch, capsys, "fit", "train.npz", "--calibrate", "held_out.npz", "--json"
     )
     assert json.loads(out)["calibrated_on"] == 50
+
+
+def test_training_data_do_not_calibrate_themselves(monkeypatch, capsys, folder):
+    np.savez("train.npz", logits=make_logits(100).numpy())
+    code, out, err = run(
+        monkeypatch, capsys, "fit", "train.npz", "--calibrate", "train.npz", "-o", "mine.qipf"
+    )
+    assert (code, out) == (2, "")
+    assert err == (
+        "qipf: train.npz is the training data itself, among which nothing looks unusual. "
+        "Calibrate with predictions that were kept apart.\n"
+    )
+    assert not (folder / "mine.qipf").exists()

@@ -87,6 +87,11 @@ def fit(
     table = open_table(train, columns, truth)
     held_out = None
     if calibrate is not None:
+        if calibrate.exists() and calibrate.samefile(train):
+            raise QIPFInputError(
+                f"{calibrate} is the training data itself, among which nothing looks unusual. "
+                "Calibrate with predictions that were kept apart."
+            )
         # labels in a file of their own are those of the training rows
         held_out = read_table(calibrate, columns, AUTO if truth.endswith(".npy") else truth)
         width = held_out.logits.shape[1]
