@@ -329,28 +329,24 @@ def summarised(
     return summary
 
 
-def draw(rows: list[dict[str, Any]], path: Path, best: str) -> None:
-    """Pairs per second of every peer: at the headline sizes, and as the work grows."""
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Pairs per second of every peer as the work grows."""
     from qipf.report.drawing import drawing
 
-    markers = "os^vDPX*"
+    sides = (("queries", "centers", "queries"), ("centers", "queries", "centres"))
+    shown = [row for row in rows if row["dimension"] == 10 and "seconds" in row]
+    shown = [row for row in shown if 10_000 in (row["queries"], row["centers"])]
+    styles = dict(zip(dict.fromkeys(row["peer"] for row in shown), "os^vDPX*", strict=False))
     with drawing(path, width=9.0, height=3.6, columns=2) as ((left, right),):
-        for axis, (varied, fixed, label) in zip(
-            (left, right),
-            (("queries", "centers", "queries"), ("centers", "queries", "centres")),
-            strict=True,
-        ):
-            for number, peer in enumerate(dict.fromkeys(row["peer"] for row in rows)):
+        for axis, (varied, fixed, label) in zip((left, right), sides, strict=True):
+            for number, (peer, marker) in enumerate(styles.items()):
                 points = sorted(
                     (row[varied], row["pairs_per_second"])
-                    for row in rows
-                    if row["peer"] == peer
-                    and row["dimension"] == 10
-                    and row[fixed] == 10_000
-                    and "seconds" in row
+                    for row in shown
+                    if row["peer"] == peer and row[fixed] == 10_000
                 )
                 if points:
-                    style = markers[number] + ("-" if peer.startswith("qipf") else "--")
+                    style = marker + ("-" if peer.startswith("qipf") else "--")
                     line = {"color": f"C{number}", "markersize": 4, "label": peer}
                     axis.plot(*zip(*points, strict=True), style, **line)
             axis.set(xscale="log", yscale="log", xlabel=f"{label} (10,000 of the other, d = 10)")
@@ -389,7 +385,7 @@ def main() -> None:
         writer.writerows(rows)
     stem.with_suffix(".json").write_text(json.dumps(summary, indent=2) + "\n")
     if options.device == "cpu":
-        draw(rows, stem.with_suffix(".png"), best)
+        draw(rows, stem.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def test_a_bad_shard_is_told_as_at_home(tmp_path, field):
 
 
 def test_a_shard_that_kills_every_worker_is_named(tmp_path, field, monkeypatch):
-    from qipf.distributed import scoring
+    from qipf.distributed import connecting, scoring
 
     def deadly(box, shard):
         import os
@@ -146,7 +146,8 @@ def test_a_shard_that_kills_every_worker_is_named(tmp_path, field, monkeypatch):
     (tmp_path / "in").mkdir()
     pq.write_table(rich_table(5), tmp_path / "in" / "a.parquet")
     monkeypatch.setattr(scoring, "_score_one", deadly)
-    monkeypatch.setattr(scoring, "RETRIES", 1)
+    for module in (scoring, connecting):
+        monkeypatch.setattr(module, "RETRIES", 1)
     with pytest.raises(QIPFError) as refused:
         score_shards(field, tmp_path / "in", tmp_path / "out", run=distributed.on_ray())
     assert str(refused.value) == (

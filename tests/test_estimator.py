@@ -387,7 +387,12 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
     [
         (BROKEN, "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first."),
         (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
-        (np.zeros(5), "Expected 2D array, got 1D array instead"),
+        (
+            np.zeros(5),
+            "X: Expected 2D array, got 1D array instead. Reshape your data either using "
+            "array.reshape(-1, 1) if your data has a single feature or array.reshape(1, -1) if it "
+            "contains a single sample.",
+        ),
         (torch.zeros(5), "X must have two dimensions, (predictions, logits), got shape (5,)"),
         (torch.zeros(5, 2, dtype=torch.complex64), "X must hold real numbers"),
         (np.zeros((1, 3)), "X has n_samples = 1 rows, but at least 2 are needed."),

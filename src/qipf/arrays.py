@@ -81,8 +81,7 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
     except TypeError as error:
         raise QIPFTypeError(f"{name}: {error}") from error
     except ValueError as error:
-        said = str(error).replace(repr(X), "").replace(str(X), "")  # without the array itself
-        raise QIPFInputError(f"{name}: {said.strip()}") from error
+        raise QIPFInputError(f"{name}: {_in_one_line(str(error), X)}") from error
     if array.dtype == np.float16:
         array = array.astype(np.float32)
     return torch.from_numpy(_supported(array))
@@ -118,3 +117,9 @@ def given_back(values: Tensor, like: Any) -> Any:
     if isinstance(like, Tensor):
         return values.to(like.device)
     return values.detach().cpu().numpy()
+
+
+def _in_one_line(said: str, X: Any) -> str:
+    """What scikit-learn says of an array, without the array itself."""
+    said = said.replace(f":\narray={X!r}.\n", ". ").replace(f":\narray={X}.\n", ". ")
+    return " ".join(said.replace(repr(X), "").replace(str(X), "").split())

@@ -216,8 +216,10 @@ def test_bad_lines_before_the_first_usable_one_are_skipped_and_counted(field, st
 def test_an_input_without_any_usable_line_is_an_error(field, tmp_path):
     path, state = tmp_path / "none.csv", tmp_path / "state.qipf"
     path.write_text("\na,b\n")
+    told = []
     with pytest.raises(QIPFInputError) as caught:
-        watch(field, path, state)
+        watch(field, path, state, told)
+    assert not told  # there is nothing to have a verdict on
     assert str(caught.value) == (
         f"No line of {path} holds logits. Line 2: has no column 'logit*'. It has: a, b. Choose the "
         "logits with --columns, names or patterns by comma."

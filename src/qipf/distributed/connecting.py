@@ -110,6 +110,19 @@ def _require_listener(address: str) -> None:
         socket.create_connection((place[1], int(place[2])), timeout=LISTENING).close()
 
 
+def got(reference: Any, what: str, remedy: str) -> Any:
+    """What a worker made, or the error that stopped it."""
+    try:
+        return ray().get(reference)
+    except ray().exceptions.RayTaskError as error:
+        raise cause(error) from error
+    except ray().exceptions.RayError as error:
+        raise QIPFError(
+            f"{what} cost a worker its life {RETRIES + 1} times, perhaps for want of memory. "
+            f"{remedy}"
+        ) from error
+
+
 def cause(error: Any) -> Exception:
     """What went wrong in a worker, without Ray's wrapping."""
     inner: Any = error

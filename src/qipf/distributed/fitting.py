@@ -5,9 +5,9 @@ Every row draws a number, and the rows with the smallest numbers form the sample
 its rows draw what they would have drawn one after the other on one machine. Hence with
 ``reduction="random"`` the field is the same, to the last bit, as the one `QIPF.fit` gives for all
 rows in the dataset's order. With ``"coreset"`` the sample is the same too, and with it what is
-usual; the centres are not: each block condenses its own rows, and what comes out is merged in the
-blocks' order. Number, mean and total variance of the rows survive that exactly, and the fields
-agree as two coresets of the same rows do. The same blocks always give the same field.
+usual; the centres are not: each block condenses its own rows, what comes out is merged in the
+blocks' order, and the centres are fitted to that instead of to the rows. The field is close to the
+local one, not equal to it. The same blocks always give the same field.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from torch import Tensor
 
 from qipf.coreset import Coreset, CoresetStream, merge
 from qipf.distributed.blocks import NAME, checked_dataset, chosen_of, in_order, logits_of, values_of
-from qipf.distributed.connecting import RETRIES, cause, cluster, ray
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.distributed.connecting import RETRIES, cluster, got, ray
+from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.parameters import check_parameters, checked_random_state
 from qipf.progress import progress_bar
 from qipf.sampling import Reservoir, TrainingRows
 from qipf.tables.columns import AUTO, chosen_label
 from qipf.tables.table import checked_labels
+
+#: What to do about a block that no worker survives.
+SMALLER = "Cut the dataset into smaller blocks: dataset.repartition(…)."
 
 
 @dataclass(frozen=True)
@@ -99,21 +102,9 @@ def _drawn_blocks(
             how = seen.how(about.num_rows)
             under_way.append(remote.remote(block, tuple(chosen), label, how))
             if len(under_way) > 2 * workers:
-                yield _got(under_way.popleft())
+                yield got(under_way.popleft(), "A block", SMALLER)
     while under_way:
-        yield _got(under_way.popleft())
-
-
-def _got(reference: Any) -> Drawn:
-    try:
-        return ray().get(reference)
-    except ray().exceptions.RayTaskError as error:
-        raise cause(error) from error
-    except ray().exceptions.RayError as error:
-        raise QIPFError(
-            f"A block cost a worker its life {RETRIES + 1} times, perhaps for want of memory. "
-            "Cut the dataset into smaller blocks: dataset.repartition(…)."
-        ) from error
+        yield got(under_way.popleft(), "A block", SMALLER)
 
 
 @dataclass(frozen=True)

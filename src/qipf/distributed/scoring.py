@@ -17,18 +17,21 @@ import torch
 from qipf.distributed.blocks import checked_dataset, chosen_of, logits_of
 from qipf.distributed.connecting import (
     RETRIES,
-    cause,
     checked_workers,
     cluster,
     connected,
     crew_of,
+    got,
     ray,
 )
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.progress import silence
 from qipf.tables.scoring import Scored, checked_field, require_width, result_names, steady_results
 from qipf.tables.shards import Run, Shard, Tell, score_shard
+
+#: What to do about a shard that no worker survives.
+FEWER = "Finished shards are kept: run again, with fewer workers."
 
 #: Seconds that stopped workers are given to end.
 ENDING = 10.0
@@ -71,25 +74,13 @@ def _finished(
                 busy[remote.remote(box, _absolute(shard))] = shard
             for reference in ray().wait(list(busy))[0]:
                 shard = busy.pop(reference)
-                yield shard, _got(reference, shard)
+                yield shard, got(reference, str(shard.source), FEWER)
                 tell(shard.rows)
     finally:
         for reference in busy:  # nobody waits for them any more
             ray().cancel(reference, force=True)
         if busy:  # until they have ended: what they were writing is cleared next
             ray().wait(list(busy), num_returns=len(busy), timeout=ENDING)
-
-
-def _got(reference: Any, shard: Shard) -> Scored:
-    try:
-        return ray().get(reference)
-    except ray().exceptions.RayTaskError as error:
-        raise cause(error) from error
-    except ray().exceptions.RayError as error:
-        raise QIPFError(
-            f"{shard.source} cost a worker its life {RETRIES + 1} times, perhaps for want of "
-            "memory. Finished shards are kept: run again, with fewer workers."
-        ) from error
 
 
 def _score_one(box: list[Any], shard: Shard) -> Scored:

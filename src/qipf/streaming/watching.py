@@ -151,9 +151,9 @@ class Watch:
             parser.settle(lines.texts[:known])
             if known < len(lines.texts):
                 self._take(Lines(lines.texts[known:], lines.ends[known:]), parser)
-        self._finish()
-        if not parser.settled and self._unusable:
+        if not parser.settled and self._unusable:  # there is nothing to have a verdict on
             raise QIPFInputError(f"No line of {self.source.name} holds logits. {self._unusable}.")
+        self._finish()
         if self.source.unfinished:
             self._complain(
                 f"{self.source.name}, line {self._line + 1}: it has no end yet; left for the next "
