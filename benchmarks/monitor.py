@@ -121,7 +121,7 @@ def speed(count: int) -> list[dict[str, object]]:
         field = qipf.QIPF(bandwidth="silverman").fit(logits(CENTERS, seed=0))
         field.calibrate(logits(HELD_OUT, seed=-1))
         qipf.save(field, folder / "field.qipf")
-        ways = ("library", "file csv", "pipe csv", "file jsonl")
+        ways = ("library", "file csv", "pipe csv", "file jsonl", "pipe jsonl")
         rows = [(way, size) for way in ways for size in (count // 10, count)]
         return [measured(folder, way, size) for way, size in progress(rows, "watching")]
 

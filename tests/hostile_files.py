@@ -21,13 +21,12 @@ import torch
 import qipf
 from qipf import QIPF, AcceptRule, QIPFError, QIPFFileError, QIPFWarning
 from qipf.storage import describe, load_field
+from qipf.tensor_file import decoded, encoded
 from tests.conftest import make_logits
 from tests.stored.write_files import layered_network, network
 from tests.test_storage import Forge
 
 STORED = Path(__file__).parent / "stored"
-
-#: The network of the stored layers, and what it is shown.
 
 #: Bytes that loading may take beyond what the program had before.
 ROOM = 256 * 2**20
@@ -178,9 +177,33 @@ def renamed(data, random):
     if name is None:
         return odd_header(data, random)
     entry = forge.entries.pop(name)
-    others = ("centers", "log_weights", "calibration", "calibration_wrong", "x", "__proto__")
+    others = (
+        "centers", "log_weights", "calibration", "calibration_wrong", "x", "__proto__", "weights",
+        "masses 0", "labels 1", "examples 0", "units 2", "labels", "center_indices",
+    )  # fmt: skip
     if random.random() < 0.8:
         forge.entries[others[random.integers(len(others))]] = entry
+    return forge.data()
+
+
+def shortened(data, random):
+    """An array without its last numbers, sound as a file and signed."""
+    header, arrays = decoded(data, "data")
+    if not arrays:
+        return odd_header(data, random)
+    name = sorted(arrays)[random.integers(len(arrays))]
+    arrays[name] = arrays[name][: random.integers(len(arrays[name]))]
+    return encoded(header, arrays)
+
+
+def other_version(data, random):
+    """What one version holds under the number of another, and signed again."""
+    forge = Forge(data)
+    forge.header["format_version"] = int(random.integers(1, 5))
+    parameters = forge.header.get("parameters")
+    if isinstance(parameters, dict) and random.random() < 0.5:  # with the other's parameters
+        given = parameters.pop("reduction", None)
+        parameters |= {"reduction": "random"} if given is None else {}
     return forge.data()
 
 
@@ -191,7 +214,8 @@ def _array(forge, random):
 
 MUTATIONS = (
     truncated, flipped, spliced, repeated, lying_length, noise, odd_header, odd_header,
-    nested_header, odd_numbers, odd_numbers, odd_entry, reshaped, renamed,
+    nested_header, odd_numbers, odd_numbers, odd_entry, reshaped, renamed, shortened,
+    other_version,
 )  # fmt: skip
 
 
@@ -200,7 +224,7 @@ MUTATIONS = (
 
 def loaded(path, kind):
     """Load a file of that kind; an AssertionError where what it gives is no score."""
-    if kind == "layers":
+    if kind in ("layers", "condensed"):
         return layers_loaded(path)
     found = load_field(path) if kind == "model" else qipf.load(path)
     if isinstance(found, AcceptRule):

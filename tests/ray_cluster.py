@@ -1,5 +1,6 @@
-"""A local Ray cluster for a test module, and the end of one of its workers."""
+"""A local Ray cluster for tests, the end of one of its workers, and what one cannot read."""
 
+import importlib
 import os
 import signal
 import threading
@@ -12,8 +13,8 @@ from pathlib import Path
 def running(workers=2):
     from qipf.distributed import cluster
 
-    with cluster(workers=workers) as crew:
-        yield crew
+    with cluster(workers=workers) as plan:
+        yield plan
 
 
 def own_workers(title):
@@ -53,3 +54,12 @@ def killing(victims, times=1):
     finally:
         over.set()
         watcher.join()
+
+
+class Missing:
+    """What a machine cannot read that lacks a package."""
+
+    device = "cpu"
+
+    def __reduce__(self):
+        return importlib.import_module, ("not_installed_there",)

@@ -159,6 +159,27 @@ def test_a_stream_of_one_chunk_stands_for_its_rows_as_the_function_does(rows):
     assert stream.count == 1000
 
 
+@pytest.mark.parametrize("size", [30, 500])  # smaller and larger than the stream keeps
+def test_coresets_made_elsewhere_join_a_stream(rows, size):
+    stream, parts = CoresetStream(60, chunk=240), np.array_split(rows, 9)
+    for number, part in enumerate(parts):
+        if number % 2:
+            stream.add(part)
+        else:
+            stream.merge(coreset(part, size))  # numpy in, though the stream holds tensors
+        assert all(kept.centers.shape[0] <= 120 for kept in stream._condensed if kept)
+    assert stream.count == len(rows)
+    small = stream.result()
+    assert small.centers.shape[0] == 60
+    assert_stands_for(as_arrays(small), rows)
+    with pytest.raises(QIPFInputError) as refused:
+        stream.merge(coreset(rows[:, :3], 5))
+    width = rows.shape[1]
+    assert str(refused.value) == (
+        f"part has centres of dimension 3, but the stream has rows of {width}."
+    )
+
+
 def test_a_long_stream_stays_small_and_near_the_rows(rows):
     stream = CoresetStream(60, chunk=240)
     for part in np.array_split(rows, 31):

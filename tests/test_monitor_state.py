@@ -91,8 +91,21 @@ def test_another_field_or_calibration_is_refused(path, tmp_path):
             f"{path} cannot be used: it belongs to another field, or to another calibration of it. "
             "Use the field it was made with, or start a new state."
         )
-    digests = {reference_digest(each) for each in [field, *others, twin]}
-    assert len(digests) == 6
+    fields = [field, *others[:3], twin]
+    digests = {reference_digest(each.calibration_, each) for each in fields}
+    assert len(digests | {reference_digest(field.calibration_)}) == 6
+
+
+def test_a_field_calibrated_again_does_not_pass_for_the_one_watched_with(path):
+    rows, held_out = make_logits(200).numpy(), make_logits(50, seed=1).numpy()
+    field = qipf.QIPF(bandwidth="silverman").fit(rows).calibrate(held_out)
+    monitor = ShiftMonitor(field)
+    first = copy.deepcopy(field)
+    field.calibrate(held_out[1:])
+    monitor.save(path)
+    assert ShiftMonitor.load(path, first).seen == 0
+    with pytest.raises(QIPFFileError, match="another calibration of it"):
+        ShiftMonitor.load(path, field)
 
 
 def forged(path, calibration, header=None, arrays=None):
@@ -106,7 +119,8 @@ def forged(path, calibration, header=None, arrays=None):
 
 BETS = 12
 HOSTILE = {
-    "kind": ({"kind": "field"}, {}, "it is of the kind 'field', not a monitor's state"),
+    "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
+    "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
     "version": ({"format_version": 2}, {}, "a newer qipf wrote it (format 2, here 1): update qipf"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "it does not hold what a monitor's state holds"),
@@ -145,6 +159,27 @@ def test_a_hostile_file_is_refused(path, calibration, case):
     with pytest.raises(QIPFFileError) as caught:
         ShiftMonitor.load(path, calibration)
     assert message in str(caught.value)
+
+
+def test_fields_and_states_are_told_apart(path, tmp_path):
+    field = qipf.QIPF(bandwidth="silverman").fit(make_logits(200).numpy())
+    field.calibrate(make_logits(50, seed=1).numpy())
+    qipf.save(field, tmp_path / "field.qipf")
+    ShiftMonitor(field).save(path)
+    with pytest.raises(QIPFFileError) as caught:
+        ShiftMonitor.load(tmp_path / "field.qipf", field)
+    assert str(caught.value) == (
+        f"{tmp_path}/field.qipf holds a field, where the state of a monitor is expected. Name a "
+        "file of its own for the state; one that is not there yet is begun."
+    )
+    for load in (qipf.load, qipf.storage.load_field, qipf.storage.describe):
+        with pytest.raises(QIPFFileError) as caught:
+            load(path)
+        assert str(caught.value) == (
+            f"{path} holds the state of a monitor, where a field is expected. Name the field that "
+            "it was made with; the state is for qipf monitor --state, or ShiftMonitor.load(path, "
+            "field)."
+        )
 
 
 def test_a_damaged_or_missing_file_is_refused(path, calibration):

@@ -26,3 +26,11 @@ def test_a_silenced_process_shows_none(watched):
     with progress.progress_bar("rows", total=3) as bar:
         assert bar.disable
     assert list(progress.progress([1, 2], "rows")) == [1, 2]
+
+
+def test_bytes_are_shown_by_the_thousand(watched):
+    with progress.progress_bar("reading", total=3_000_000, unit="B") as bar:
+        bar.update(1_500_000)
+        assert "1.50M/3.00M" in str(bar)
+    with progress.progress_bar("reading", total=3_000_000, unit="row") as bar:
+        assert "0/3000000" in str(bar)

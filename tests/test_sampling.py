@@ -124,3 +124,65 @@ def test_rows_are_copied_out_of_the_batch():
     reservoir.add(batch)
     batch += 1
     assert float(reservoir.rows.sum()) == 0.0
+
+
+# ---------------------------------------------------------------------- rows that pass elsewhere
+
+
+@settings(deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 200), max_size=12),
+    capacity=st.integers(1, 250),
+    elsewhere=st.lists(st.booleans(), min_size=13, max_size=13),
+)
+def test_samples_merge_into_the_sample_of_all_rows(cuts, capacity, elsewhere):
+    stream = torch.arange(200)[:, None]
+    whole, merged = drawn(stream, [], capacity), Reservoir(capacity, np.random.RandomState(0))
+    left = []
+    for part, away in zip(torch.tensor_split(stream, sorted(cuts)), elsewhere, strict=False):
+        if not away:
+            left.append(merged.add(part))
+            continue
+        random = np.random.RandomState()
+        random.set_state(merged.skip(len(part)))
+        other = Reservoir(capacity, random)
+        left.append(other.add(part))
+        left.append(merged.merge(other.numbers, other.rows, other.seen))
+    assert merged.seen == 200
+    assert torch.equal(merged.rows, whole.rows)
+    np.testing.assert_array_equal(merged.numbers, whole.numbers)
+    assert (np.diff(merged.numbers) > 0).all()
+    gone = torch.cat([rows.reshape(-1) for rows in left]).tolist()
+    assert sorted(gone + merged.rows.flatten().tolist()) == list(range(200))
+
+
+@pytest.mark.parametrize("reduction", ["random", "coreset"])
+def test_training_rows_that_passed_elsewhere_count_as_if_they_had_passed_here(
+    reduction, monkeypatch
+):
+    monkeypatch.setattr("qipf.sampling.HELD_OUT", 100)  # so that rows leave the sample
+    rows, cpu = make_logits(900), torch.device("cpu")
+    wrong = rows[:, 0].numpy() > 0
+    here, merged = (TrainingRows(40, reduction, np.random.RandomState(0)) for _ in range(2))
+    here.add(rows, wrong)
+    for start, end in ((0, 300), (300, 301), (301, 900)):
+        lot = merged.lot(end - start)
+        merged.merge(lot.drawn(rows[start:end], wrong[start:end]), labelled=True)
+    assert (merged.count, merged.varied, merged.labelled) == (900, True, True)
+    assert torch.equal(merged.sample, here.sample)
+    np.testing.assert_array_equal(merged.sample_errors(), here.sample_errors())
+    found, known = merged.condensed(0, cpu), here.condensed(0, cpu)
+    assert found.count == known.count
+    if reduction == "random":
+        assert torch.equal(found.centers, known.centers)
+        return
+    mean = found.weights @ found.centers.double() / found.count
+    torch.testing.assert_close(mean, rows.double().mean(0), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_never_differ_are_known_though_they_came_in_parts():
+    for rows, varied in ((torch.zeros(6, 2), False), (torch.arange(6.0)[:, None] // 3, True)):
+        seen = TrainingRows(4, "random", np.random.RandomState(0))
+        for part in rows.split(3):
+            seen.merge(seen.lot(3).drawn(part, None), labelled=False)
+        assert (seen.varied, seen.sample_errors()) == (varied, None)

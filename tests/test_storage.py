@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 from torch import nn
 
 import qipf
@@ -148,7 +149,7 @@ def test_net_and_file_must_belong_together(tmp_path, net, weighted):
 def test_describe_tells_what_is_inside(tmp_path, weighted):
     qipf.save(weighted, tmp_path / "field.qipf")
     told = describe(tmp_path / "field.qipf")
-    assert told["format_version"] == 2
+    assert told["format_version"] == 3
     assert told["library_version"] == qipf.__version__
     assert (told["kind"], told["network"], told["weighted"]) == ("field", None, True)
     assert told["centers"] == {"count": 40, "dimension": 10}
@@ -257,7 +258,7 @@ def test_a_forged_but_sound_file_is_read(tmp_path, valid, weighted):
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("format_version",), 3, "a newer qipf wrote it (format 3, here 2): update qipf"),
+        (("format_version",), 4, "a newer qipf wrote it (format 4, here 3): update qipf"),
         (("format_version",), 1, "its header is ["),
         (("format_version",), "1", "its format version is '1'"),
         (("format_version",), True, "its format version is True"),
@@ -355,6 +356,7 @@ def test_arrays_that_lie_are_refused(tmp_path, valid, lie, reason):
         ((2).to_bytes(8, "little") + b"[]", "its header is not a JSON object"),
         ((20000).to_bytes(8, "little") + b"[" * 20000, "its header is not JSON"),
         ((3).to_bytes(8, "little") + b"NaN", "its header is not JSON"),
+        (save({str(i): np.zeros(1) for i in range(5000)}, {"qipf": "{}"}), "it holds 5000 arrays"),
     ],
 )
 def test_what_is_no_qipf_file_is_refused(tmp_path, data, reason):
@@ -385,3 +387,15 @@ def test_a_device_that_is_not_here_becomes_auto(tmp_path, valid, weighted):
         loaded = qipf.load(path)
     assert loaded.device == "auto"
     same(loaded, weighted)
+
+
+def test_what_is_no_file_is_told_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe.qipf")  # that nobody writes to
+    for path, message in [
+        (tmp_path, f"{tmp_path} is a folder; name a file."),
+        (tmp_path / "pipe.qipf", f"{tmp_path}/pipe.qipf is a pipe or a device; name a file."),
+        (tmp_path / ("x" * 300), f"Cannot read {tmp_path}/{'x' * 300}: File name too long."),
+    ]:
+        with pytest.raises(QIPFFileError) as refused:
+            qipf.load(path)
+        assert str(refused.value) == message

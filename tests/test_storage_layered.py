@@ -14,11 +14,12 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError,
 from qipf.layered.taps import Tap
 from qipf.restoring import FORMAT_VERSION
 from qipf.storage import describe, fingerprint, load_field
+from qipf.tensor_file import decoded, encoded
 from tests.stored.write_files import layered, layered_data, layered_network
 from tests.test_cli import run
 from tests.test_storage import Forge, changed
 
-STORED = Path(__file__).parent / "stored" / f"layers-v{FORMAT_VERSION}.qipf"
+STORED = Path(__file__).parent / "stored"
 INPUTS = torch.randn(30, 4, generator=torch.Generator().manual_seed(5))
 
 
@@ -34,6 +35,17 @@ def valid(model, tmp_path_factory):
     return path.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def condensed():
+    return layered("coreset")
+
+
+@pytest.fixture(scope="module")
+def old():
+    """A file of version 2, in which all layers had the same centres."""
+    return (STORED / "layers-v2.qipf").read_bytes()
+
+
 # ---------------------------------------------------------------------- round trips
 
 
@@ -42,14 +54,19 @@ def assert_same(loaded, model):
         assert torch.equal(getattr(loaded, name)(INPUTS), getattr(model, name)(INPUTS))
     assert loaded.explain(INPUTS) == model.explain(INPUTS)
     assert loaded.layers_ == model.layers_
-    assert np.array_equal(loaded.center_indices_, model.center_indices_)
     assert torch.equal(loaded.weights_, model.weights_)
+    for one, two in zip(loaded.fields_, model.fields_, strict=True):
+        for name in ("units", "labels", "masses", "examples"):
+            assert torch.equal(getattr(one, name), getattr(two, name))
+        assert one.bandwidth == two.bandwidth
 
 
+@pytest.mark.parametrize("reduction", ["random", "coreset"])
 @pytest.mark.parametrize("layers", ["auto", ["1", "3"]])
-def test_a_model_comes_back_to_the_last_bit(tmp_path, layers):
+def test_a_model_comes_back_to_the_last_bit(tmp_path, layers, reduction):
     net, data = layered_network(), layered_data()
     options = {"max_centers": 35, "max_dimension": 2, "max_tuning": 45, "random_state": 7}
+    options["reduction"] = reduction
     model = LayeredQIPF(net, layers, **options).fit([data])
     qipf.save(model, tmp_path / "layers.qipf")
     loaded = qipf.load(tmp_path / "layers.qipf", net)
@@ -65,11 +82,49 @@ def test_the_same_model_gives_the_same_bytes(tmp_path, model, valid):
     assert (tmp_path / "b").read_bytes() == valid
 
 
-def test_a_file_of_this_version_scores_as_when_it_was_written():
-    loaded = qipf.load(STORED, layered_network())
-    answers = json.loads(STORED.with_suffix(".json").read_text())
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
+def test_files_of_every_version_score_as_when_they_were_written(path):
+    loaded = qipf.load(path.with_suffix(".qipf"), layered_network())
+    answers = json.loads(path.read_text())
     found = loaded.uncertainty(torch.tensor(answers["queries"]))
     np.testing.assert_allclose(found.numpy(), answers["uncertainty"], rtol=1e-5, atol=1e-5)
+
+
+def test_every_version_has_its_files():
+    assert FORMAT_VERSION == 3
+    names = ["condensed-v3", "layers-v2", "layers-v3"]
+    assert sorted(path.stem for path in STORED.glob("*.json")) == names
+    assert describe(STORED / "layers-v2.qipf")["format_version"] == 2
+    weighted = [
+        [layer["weighted"] for layer in describe(STORED / f"{name}.qipf")["layers"]]
+        for name in names
+    ]
+    assert weighted == [[True, True], [False, False], [False, False]]
+
+
+def test_a_file_of_version_2_is_a_model_of_examples(tmp_path, old):
+    """And is written as one of this version, with the same scores."""
+    net = layered_network()
+    model = qipf.load(STORED / "layers-v2.qipf", net)
+    assert (model.reduction, model.max_centers) == ("random", 40)
+    places = Forge(old).array("center_indices")
+    for field in model.fields_:
+        assert field.examples.tolist() == places.tolist()
+        assert field.labels.tolist() == Forge(old).array("labels").tolist()
+        assert field.masses.tolist() == [1.0] * 40
+        assert torch.equal(field.labels, layered_data()[1][field.examples])
+    qipf.save(model, tmp_path / "new.qipf")
+    assert describe(tmp_path / "new.qipf")["format_version"] == FORMAT_VERSION
+    assert_same(qipf.load(tmp_path / "new.qipf", net), model)
+
+
+def test_weighted_centres_make_a_smaller_file(tmp_path):
+    sizes = []
+    for options in ({}, {"max_centers": 40, "reduction": "coreset"}):
+        model = LayeredQIPF(layered_network(), max_tuning=50, **options).fit([layered_data()])
+        qipf.save(model, tmp_path / "layers.qipf")
+        sizes.append((tmp_path / "layers.qipf").stat().st_size)
+    assert sizes[1] < sizes[0] / 3
 
 
 def test_a_model_without_layers_of_use(tmp_path):
@@ -147,7 +202,9 @@ def test_describe_tells_what_is_inside(tmp_path, model, valid):
     ]  # fmt: skip
     assert [layer["width"] for layer in told["layers"]] == [6, 3]
     assert [layer["dimension"] for layer in told["layers"]] == [6, 3]
-    assert told["parameters"]["max_centers"] == 40
+    assert [layer["centers"] for layer in told["layers"]] == [40, 40]
+    assert [layer["weighted"] for layer in told["layers"]] == [False, False]
+    assert (told["parameters"]["max_centers"], told["parameters"]["reduction"]) == (40, "random")
     assert json.loads(json.dumps(told)) == told
 
 
@@ -159,15 +216,31 @@ def test_show_prints_it(monkeypatch, capsys, tmp_path, model, valid):
     lines = out.splitlines()
     weights = model.weights_.tolist()
     assert lines[1] == "  kind          fields of a network's layers"
-    assert lines[3:7] == [
-        "  centres       40 in every layer",
+    assert lines[3:6] == [
         f"  softmax       weight {weights[0]:.3f}",
-        f"  layers        2 (input), weight {weights[1]:.3f}, bandwidth "
+        f"  layers        2 (input), weight {weights[1]:.3f}, 40 centres, bandwidth "
         f"{model.fields_[0].bandwidth:.4g}, 6 numbers narrowed to 6",
-        f"                4 (input), weight {weights[2]:.3f}, bandwidth "
+        f"                4 (input), weight {weights[2]:.3f}, 40 centres, bandwidth "
         f"{model.fields_[1].bandwidth:.4g}, 3 numbers narrowed to 3",
     ]
+    assert lines[-2].startswith("  parameters    layers=auto, max_centers=40, ")
     assert lines[-1] == f"  network       weights {fingerprint(model.net)}"
+
+
+def test_show_tells_weighted_centres(monkeypatch, capsys, tmp_path, condensed):
+    qipf.save(condensed, tmp_path / "layers.qipf")
+    _, out, _ = run(monkeypatch, capsys, "show", tmp_path / "layers.qipf")
+    counts = [len(field.units) for field in condensed.fields_]
+    lines = out.splitlines()[4:6]
+    for line, count in zip(lines, counts, strict=True):
+        assert f", {count} weighted centres, bandwidth " in line
+
+
+def test_show_tells_of_a_file_of_version_2(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "show", STORED / "layers-v2.qipf")
+    assert code == 0
+    assert "format 2" in out
+    assert out.count(", 40 centres, bandwidth ") == 2
 
 
 # ---------------------------------------------------------------------- files that lie
@@ -189,6 +262,9 @@ def refused(path, data, reason):
         (("parameters", "layers"), "all", "its layers are 'all'"),
         (("parameters", "layers"), [], "its layers are []"),
         (("parameters", "layers"), [3], "its layers are [3]"),
+        (("parameters", "reduction"), "kmeans", "its reduction is 'kmeans'"),
+        (("parameters", "reduction"), ["random"], "its reduction is ['random']"),
+        (("parameters", "reduction"), None, "its reduction is None"),
         (("parameters", "max_centers"), 0, "its max_centers is 0"),
         (("parameters", "max_tuning"), 2.0, "its max_tuning is 2.0"),
         (("parameters", "random_state"), -1, "its random_state is -1"),
@@ -205,6 +281,10 @@ def refused(path, data, reason):
         (("layers", 0, "bandwidth"), 1, "its bandwidth is 1"),
         (("layers", 0, "classes"), 1, "its number of classes is 1"),
         (("layers", 0, "classes"), 5, "its layers are not different ones of one network"),
+        (("format_version",), 1, "its kind is 'layers'"),
+        (("format_version",), 2, "its list of parameters is ['layers', 'max_centers', "),
+        (("format_version",), 4, "a newer qipf wrote it (format 4, here 3): update qipf"),
+        (("format_version",), 3.0, "its format version is 3.0"),
         (("network",), None, "its network is None"),
         (("network", "fingerprint"), 3, "its fingerprint is 3"),
     ],
@@ -213,11 +293,48 @@ def test_a_header_that_lies_is_refused(tmp_path, valid, keys, value, reason):
     refused(tmp_path / "forged.qipf", changed(valid, *keys, value=value), reason)
 
 
-def test_classes_beyond_memory_are_refused(tmp_path, valid):
+@pytest.mark.parametrize(
+    ("classes", "reason"),
+    [
+        (2**40, "it has 1099511627776 classes in 2 layers, too many"),
+        (2**23 + 1, "it has 8388609 classes in 2 layers, too many"),
+        (2**23, "it has 40 centres of 8388608 classes, more than can be held"),
+        (419_431, "it has 40 centres of 419431 classes, more than can be held"),
+    ],
+)
+def test_classes_beyond_memory_are_refused(tmp_path, valid, classes, reason):
     forge = Forge(valid)
     for layer in forge.header["layers"]:
-        layer["classes"] = 2**40
-    refused(tmp_path / "forged.qipf", forge.data(), "more than can be held")
+        layer["classes"] = classes
+    refused(tmp_path / "forged.qipf", forge.data(), reason)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        (("format_version",), 1, "its kind is 'layers'"),
+        (("format_version",), 3, "its list of parameters is ['layers', 'max_centers', "),
+        (("parameters",), [], "its list of parameters is []"),
+        (("parameters", "reduction"), "random", "its list of parameters is ['layers', "),
+        (("layers",), [], "its arrays are ['center_indices',"),
+        (("layers", 0, "bandwidth"), -1.0, "its bandwidth is -1.0"),
+        (("parameters", "max_tuning"), 0, "its max_tuning is 0"),
+    ],
+)
+def test_a_header_of_version_2_that_lies_is_refused(tmp_path, old, keys, value, reason):
+    refused(tmp_path / "forged.qipf", changed(old, *keys, value=value), reason)
+
+
+def test_arrays_of_another_version_are_refused(tmp_path, valid, old):
+    """Version 2 with the arrays of version 3, and the reverse."""
+    forge = Forge(valid)
+    forge.header["format_version"] = 2
+    del forge.header["parameters"]["reduction"]
+    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['directions 0',")
+    forge = Forge(old)
+    forge.header["format_version"] = 3
+    forge.header["parameters"]["reduction"] = "random"
+    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['center_indices',")
 
 
 def lie(name, value, place=0):
@@ -240,18 +357,25 @@ def other_shape(name, shape):
         (lie("weights", -0.5), "its weights are not 3 shares of one"),
         (lie("weights", 2.0), "its weights are not 3 shares of one"),
         (lie("weights", np.nan), "its weights hold NaN or inf"),
-        (lie("center_indices", 0.5), "its center_indices are not places in a loader"),
-        (lie("center_indices", -1), "its center_indices are not places in a loader"),
-        (lie("center_indices", 2.0**60), "its center_indices are not places in a loader"),
-        (lie("center_indices", 7, slice(0, 2)), "its center_indices are not places in a loader"),
-        (lie("labels", 3), "its labels are not classes 0..2"),
-        (lie("labels", 0.5), "its labels are not classes 0..2"),
+        (lie("examples 0", 0.5), "its examples of layer 0 are not places in a loader"),
+        (lie("examples 1", -1), "its examples of layer 1 are not places in a loader"),
+        (lie("examples 0", 2.0**60), "its examples of layer 0 are not places in a loader"),
+        (lie("examples 0", np.nan), "its examples 0 hold NaN or inf"),
+        (lie("labels 0", 3), "its labels of layer 0 are not classes 0..2"),
+        (lie("labels 1", 0.5), "its labels of layer 1 are not classes 0..2"),
+        (lie("masses 0", 0), "its masses of layer 0 are not numbers of examples"),
+        (lie("masses 1", -1), "its masses of layer 1 are not numbers of examples"),
+        (lie("masses 0", 1e-45), "its masses of layer 0 are not numbers of examples"),
+        (lie("masses 0", 3e38), "its masses of layer 0 are not numbers of examples"),
+        (lie("masses 0", np.inf), "its masses 0 hold NaN or inf"),
         (lie("mean 0", np.inf), "its mean 0 hold NaN or inf"),
         (lie("directions 1", 3e38), "its directions or units of layer 1 are longer than one"),
         (lie("units 0", 2.0), "its directions or units of layer 0 are longer than one"),
         (other_shape("units 0", [20, 12]), "its arrays of layer 0 do not fit each other"),
         (other_shape("mean 0", [1, 6]), "its mean 0 are float32 of shape (1, 6)"),
-        (other_shape("labels", [20, 2]), "its labels are float64 of shape (20, 2)"),
+        (other_shape("labels 0", [20, 2]), "its labels 0 are float64 of shape (20, 2)"),
+        (other_shape("masses 1", [40, 1]), "its masses 1 are float32 of shape (40, 1)"),
+        (other_shape("examples 0", [1, 40]), "its examples 0 are float64 of shape (1, 40)"),
         (other_shape("directions 0", [4, 9]), "its arrays of layer 0 do not fit each other"),
     ],
 )
@@ -261,10 +385,36 @@ def test_arrays_that_lie_are_refused(tmp_path, valid, change, reason):
     refused(tmp_path / "forged.qipf", forge.data(), reason)
 
 
-def test_one_array_too_many_or_too_few(tmp_path, valid):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lie("center_indices", 0.5), "its examples of layer 0 are not places in a loader"),
+        (lie("center_indices", np.nan), "its examples 0 hold NaN or inf"),
+        (lie("labels", 3), "its labels of layer 0 are not classes 0..2"),
+        (other_shape("labels", [20, 2]), "its arrays do not fit each other"),
+        (other_shape("center_indices", [40, 1]), "its arrays do not fit each other"),
+        (other_shape("units 1", [20, 6]), "its arrays do not fit each other"),
+        (lie("units 1", 2.0), "its directions or units of layer 1 are longer than one"),
+    ],
+)
+def test_arrays_of_version_2_that_lie_are_refused(tmp_path, old, change, reason):
+    forge = Forge(old)
+    change(forge)
+    refused(tmp_path / "forged.qipf", forge.data(), reason)
+
+
+@pytest.mark.parametrize("name", ["mean 0", "masses 1", "labels 0", "examples 1", "weights"])
+def test_one_array_too_many_or_too_few(tmp_path, valid, name):
     forge = Forge(valid)
-    forge.entries["more"] = forge.entries.pop("mean 0")
-    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['center_indices',")
+    forge.entries["more"] = forge.entries.pop(name)
+    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['directions 0',")
+
+
+@pytest.mark.parametrize("name", ["units 0", "masses 0", "labels 0", "examples 0"])
+def test_arrays_of_one_layer_have_one_length(tmp_path, valid, name):
+    header, arrays = decoded(valid, "valid")
+    arrays[name] = arrays[name][:-1]
+    refused(tmp_path / "x", encoded(header, arrays), "its arrays of layer 0 do not fit each other")
 
 
 def test_a_forged_but_sound_file_is_read(tmp_path, model, valid):

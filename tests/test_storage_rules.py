@@ -144,11 +144,14 @@ def test_fields_of_every_format_version_stay_loadable(path):
 def test_every_kind_of_every_version_has_its_file():
     names = {path.stem for path in STORED.glob("*.qipf")}
     kinds = ("field", "weighted", "model", "calibrated", "rule", "layers")
-    assert names == {"field-v1", "model-v1", *(f"{kind}-v2" for kind in kinds)}
-    assert load_field(STORED / "weighted-v2.qipf").log_weights_ is not None
-    model = qipf.load(STORED / "model-v2.qipf", network())
-    assert model(torch.zeros(1, 4)).accepted is None
-    assert qipf.load(STORED / "rule-v2.qipf") == load_field(STORED / "calibrated-v2.qipf").rule_
+    versions = {f"{kind}-v{version}" for kind in kinds for version in (2, 3)}
+    assert names == {"field-v1", "model-v1", *versions, "condensed-v3"}
+    for version in (2, 3):
+        assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
+        model = qipf.load(STORED / f"model-v{version}.qipf", network())
+        assert model(torch.zeros(1, 4)).accepted is None
+        rule = qipf.load(STORED / f"rule-v{version}.qipf")
+        assert rule == load_field(STORED / f"calibrated-v{version}.qipf").rule_
 
 
 # ---------------------------------------------------------------------- lies

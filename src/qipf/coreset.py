@@ -144,6 +144,26 @@ class CoresetStream:
             self.count += self._held[-1].shape[0]
             rows = rows[room:]
 
+    def merge(self, part: Coreset) -> None:
+        """Let rows pass that were condensed elsewhere, as one more condensed chunk.
+
+        >>> stream = CoresetStream(4)
+        >>> stream.add(torch.arange(8.0)[:, None])
+        >>> stream.merge(coreset(100 + torch.arange(8.0)[:, None], 4))
+        >>> stream.count, stream.result().count, len(stream.result().centers)
+        (16, 16.0, 4)
+        """
+        centers = _checked_points(part.centers).cpu()
+        known = [*self._held, *(chunk.centers for chunk in self._condensed if chunk is not None)]
+        if known and known[0].shape[1] != centers.shape[1]:
+            raise QIPFInputError(
+                f"part has centres of dimension {centers.shape[1]}, but the stream has rows of "
+                f"{known[0].shape[1]}."
+            )
+        weights = _checked_weights(part.weights, centers.shape[0])
+        self.count += round(float(weights.sum()))
+        self._carry(self._shrunk(Coreset(centers, weights.cpu(), part.spread), 2 * self.size))
+
     def result(self, more: Any = None, *, bandwidth: float | None = None) -> Coreset:
         """The coreset of all rows so far, and of `more` rows (n, d) that do not stay.
 
@@ -164,6 +184,9 @@ class CoresetStream:
     def _condense(self) -> None:
         part = self._shrunk(_plain(torch.cat(self._held)), 2 * self.size)
         self._held = []
+        self._carry(part)
+
+    def _carry(self, part: Coreset) -> None:
         for place, waiting in enumerate(self._condensed):
             if waiting is None:
                 self._condensed[place] = part

@@ -23,19 +23,40 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     >>> target.read_bytes()
     b'whole'
     """
+    with drafted(path) as file:
+        yield file
+    published(Path(file.name), path)
+
+
+@contextmanager
+def drafted(path: Path) -> Iterator[BinaryIO]:
+    """A file to write into, beside `path` and under the name that it tells: a hidden draft.
+
+    Once it is on the disk it stays, for one process to take with `published`.
+    """
     # a name of its own: two processes, on two machines, may write the same content at once
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(unfinished, "w+b") as file:
+        with open(draft, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(unfinished, path)
+    except BaseException as error:
+        _removed(draft)
+        if isinstance(error, OSError):
+            raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
+        raise
+
+
+def published(draft: Path, path: Path) -> None:
+    """Give a draft its name, at once; what had that name is no more."""
+    try:
+        os.replace(draft, path)
     except OSError as error:
         raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
-        _removed(unfinished)
+        _removed(draft)
 
 
 def _removed(unfinished: Path) -> None:
@@ -90,21 +111,31 @@ def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path]
     qipf.errors.QIPFInputError: Cannot write 'scored.doc': name a file that ends in .csv or .npz.
     """
     path = Path(path)
+    try:
+        _require_writable(path, kinds, inputs)
+    except OSError as error:
+        raise QIPFInputError(f"Cannot write {path}: {error.strerror or error}.") from error
+    return path
+
+
+def _require_writable(path: Path, kinds: Sequence[str], inputs: Sequence[Path]) -> None:
     if kinds and path.suffix.lower() not in kinds:
         raise QIPFInputError(
             f"Cannot write {path.name!r}: name a file that ends in {either(kinds)}."
         )
     if path.is_dir():
         raise QIPFInputError(f"{path} is a folder; name a file in it.")
+    if path.exists() and not path.is_file():
+        raise QIPFInputError(f"{path} is a pipe or a device; name a file.")
     if not path.parent.is_dir():
         raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
-    if any(path.exists() and given.exists() and path.samefile(given) for given in inputs):
+    # os.path's: an input that cannot be looked at is told when it is read
+    if any(path.exists() and os.path.exists(given) and path.samefile(given) for given in inputs):
         raise QIPFInputError(
             f"{path} is an input, and writing would destroy it. Name another file."
         )
     if not os.access(path.parent, os.W_OK):
         raise QIPFInputError(f"Cannot write {path}: the folder {path.parent} is read-only for you.")
-    return path
 
 
 def either(names: Sequence[str]) -> str:

@@ -77,7 +77,8 @@ def metrics_server(
     try:
         server, thread = start_http_server(port, addr=address, registry=registry)
     except (OSError, OverflowError) as error:
-        raise QIPFInputError(f"Cannot serve metrics on {address}, port {port}: {error}.") from error
+        told = f"Cannot serve metrics on {address}, port {port}: {str(error).rstrip('.')}."
+        raise QIPFInputError(told) from error
 
     def take(report: Report) -> None:
         metrics.report = report

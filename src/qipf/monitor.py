@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,13 @@ class ShiftMonitor:
         return refused
 
     # ------------------------------------------------------------------ on disk
+
+    @cached_property
+    def reference(self) -> str:
+        """A short name for the field and the calibration that it compares the stream with."""
+        from qipf.monitor_state import reference_digest
+
+        return reference_digest(self.calibration, self.field)
 
     def save(self, path: Path | str) -> None:
         """Write the state to a file, which is replaced whole or not at all."""

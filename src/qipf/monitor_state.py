@@ -22,6 +22,7 @@ from qipf.conformal import Calibration, calibration_of
 from qipf.durable import checked_output, replaced
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.monitor import ShiftMonitor, State
+from qipf.restoring import HELD
 from qipf.stream_ranks import StreamRanks
 from qipf.tensor_file import Arrays, encoded, read_file
 
@@ -53,14 +54,13 @@ def save_state(monitor: ShiftMonitor, path: Path | str) -> None:
     path = checked_output(Path(path))
     if not _sound_notes(monitor.notes):
         raise QIPFInputError("notes may hold whole numbers and texts, under names, and no more.")
-    reference = monitor.calibration if monitor.field is None else monitor.field
     state = monitor._state
     betting = state.betting
     header = {
         "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "kind": "monitor",
-        "reference": reference_digest(reference),
+        "reference": monitor.reference,
         "alpha": monitor.alpha,
         "window": monitor.window,
         "random_state": monitor.random_state,
@@ -90,11 +90,17 @@ def load_state(
     rule: Callable[[Any], Any] | None,
 ) -> ShiftMonitor:
     """The monitor whose state is in a file, if it is sound and of this field."""
-    calibration_of(reference)  # bad arguments are told apart from bad files
+    calibration = calibration_of(reference)  # bad arguments are told apart from bad files
+    field = None if isinstance(reference, Calibration) else reference
     header, arrays = read_file(path)
     name = str(path)
-    if header.get("kind") != "monitor":
-        _refuse(name, f"it is of the kind {header.get('kind')!r:.80}, not a monitor's state")
+    held = header.get("kind")
+    if held != "monitor":
+        what = HELD.get(str(held), f"something of the kind {held!r:.80}")
+        raise QIPFFileError(
+            f"{name} holds {what}, where {HELD['monitor']} is expected. Name a file of its own for "
+            "the state; one that is not there yet is begun."
+        )
     version = header.get("format_version")
     if type(version) is not int or version < 1:
         _refuse(name, f"its format version is {version!r:.80}")
@@ -104,7 +110,7 @@ def load_state(
         )
     if set(header) != _KEYS or set(arrays) != _ARRAYS:
         _refuse(name, "it does not hold what a monitor's state holds")
-    if header["reference"] != reference_digest(reference):
+    if header["reference"] != reference_digest(calibration, field):
         _refuse(
             name,
             "it belongs to another field, or to another calibration of it. Use the field it was "
@@ -121,18 +127,17 @@ def load_state(
     return monitor
 
 
-def reference_digest(reference: QIPF | Calibration) -> str:
-    """A short name for exactly this field and calibration."""
-    calibration = calibration_of(reference)
-    if isinstance(reference, Calibration):
+def reference_digest(calibration: Calibration, field: QIPF | None = None) -> str:
+    """A short name for exactly this calibration, and the field whose scores it holds."""
+    if field is None:
         return calibration.digest
     digest = hashlib.blake2b(calibration.digest.encode(), digest_size=16)
-    weights = reference.log_weights_
-    for array in (reference.centers_, reference.energies_, weights):
+    weights = field.log_weights_
+    for array in (field.centers_, field.energies_, weights):
         digest.update(b"" if array is None else f"{array.dtype} {array.shape}".encode())
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    numbers = (reference.bandwidth_, reference.softening, reference.spread_)
-    digest.update(repr([*map(float, numbers), *map(int, reference.orders)]).encode())
+    numbers = (field.bandwidth_, field.softening, field.spread_)
+    digest.update(repr([*map(float, numbers), *map(int, field.orders)]).encode())
     return digest.hexdigest()
 
 

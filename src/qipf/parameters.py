@@ -42,7 +42,8 @@ def check_parameters(field: Any) -> None:
 def _check_bandwidth(bandwidth: Any) -> None:
     if isinstance(bandwidth, str):
         if bandwidth not in ("cv", "silverman"):
-            raise unknown_name("bandwidth", bandwidth, ["cv", "silverman"])
+            unknown = str(unknown_name("bandwidth", bandwidth, ["cv", "silverman"]))
+            raise QIPFInputError(f"{unknown.removesuffix('.')}; or give a positive number.")
     elif not _is_number(bandwidth) or not 0 < float(bandwidth) < math.inf:
         raise QIPFInputError(
             f"bandwidth must be 'cv', 'silverman' or a positive number, got {bandwidth!r}."

@@ -22,6 +22,9 @@ from qipf.errors import QIPFInputError
 #: Half the width of a pole of an exact mode, in units of h_p: within it the mode is rounded off.
 POLE = 1e-8
 
+#: Its square and its modes stay in range.
+LARGEST_SOFTENING = 1e100
+
 
 def curvature(
     moments: Moments,
@@ -161,9 +164,9 @@ def checked_orders(orders: object) -> tuple[int, ...]:
 def checked_softening(softening: object) -> float:
     """A softening ε ≥ 0; zero is the exact mode with its poles."""
     value = float(softening) if isinstance(softening, Real) else math.nan
-    if not 0.0 <= value < math.inf:
+    if not 0.0 <= value <= LARGEST_SOFTENING:
         raise QIPFInputError(
-            f"softening must be a finite number of at least 0, got {softening!r}. "
+            f"softening must be a number from 0 to {LARGEST_SOFTENING:g}, got {softening!r}. "
             "0 gives the exact modes."
         )
     return value

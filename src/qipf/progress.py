@@ -40,8 +40,11 @@ def progress(items: Iterable[T], description: str, total: int | None = None) -> 
 
 
 def progress_bar(description: str, total: int | None = None, unit: str = "it") -> Any:
-    """A bar to move by hand: `with progress_bar("rows", total=n) as bar: bar.update(k)`."""
-    return tqdm(desc=description, total=total, unit=unit, **_options())
+    """A bar to move by hand: `with progress_bar("rows", total=n) as bar: bar.update(k)`.
+
+    With "B" as its unit it counts bytes, and shows kB, MB, ….
+    """
+    return tqdm(desc=description, total=total, unit=unit, unit_scale=unit == "B", **_options())
 
 
 def _options() -> dict[str, Any]:

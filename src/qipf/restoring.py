@@ -19,7 +19,7 @@ from qipf.rule import AcceptRule
 from qipf.tensor_file import Arrays
 
 #: What this library writes; it reads every version up to this one.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 #: Most modes a stored field may have, and their highest order: a score costs their product.
 MOST_ORDERS, HIGHEST_ORDER = 256, 1000
@@ -61,15 +61,21 @@ HEADER_KEYS = {
     "layers": ("format_version", "library_version", "kind", "parameters", "layers", "network"),
 }
 
-#: What a file without a field of its own holds.
-_OTHERS = {"rule": "an accept rule", "layers": "the fields of a network's layers"}
+#: What a file holds, in words.
+HELD = {
+    "field": "a field",
+    "model": "the field of a wrapped model",
+    "rule": "an accept rule",
+    "layers": "the fields of a network's layers",
+    "monitor": "the state of a monitor",
+}
 
 
 def restored_field(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
     """The fitted field with its calibration and rule; `path` is what errors call the file."""
     kind = checked_kind(header, path)
-    if kind in _OTHERS:
-        raise QIPFFileError(f"{path} holds {_OTHERS[kind]}, not a field.")
+    if kind not in ("field", "model"):
+        raise QIPFFileError(f"{path} holds {HELD[kind]}, not a field.")
     _check_network(path, header)
     field = _unfitted(path, header["parameters"])
     dimension = _check_arrays(path, arrays)
@@ -103,6 +109,12 @@ def restored_rule(header: dict[str, Any], arrays: Arrays, path: str) -> AcceptRu
 
 def checked_kind(header: dict[str, Any], path: str) -> str:
     """What the file holds, once its version and the keys of its header are as they should be."""
+    if header.get("kind") == "monitor":
+        raise QIPFFileError(
+            f"{path} holds {HELD['monitor']}, where a field is expected. Name the field that it "
+            "was made with; the state is for qipf monitor --state, or ShiftMonitor.load(path, "
+            "field)."
+        )
     version = header.get("format_version")
     if type(version) is not int or version < 1:
         refuse(path, f"its format version is {version!r:.80}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +60,43 @@ class Reservoir:
         self._rows = pool[torch.from_numpy(staying)]
         return pool[torch.from_numpy(leaving)]
 
+    def skip(self, count: int) -> Any:
+        """Leave the next `count` draws to a sample elsewhere, which begins at the state returned.
+
+        What `RandomState.get_state` gives; what that sample keeps comes back with `merge`.
+        """
+        state = self._random.get_state()
+        for part in blocks(count, 2**20):
+            self._random.random_sample(part.stop - part.start)
+        return state
+
+    def merge(self, numbers: np.ndarray, rows: Tensor, count: int) -> Tensor:  # (s,), (s, d)
+        """Let the next `count` rows pass, of which a sample elsewhere kept `rows`.
+
+        `numbers` are what those drew: the sample becomes that of all rows in one place. Returns
+        the rows that leave, of both samples.
+
+        >>> here, there = (Reservoir(3, np.random.RandomState(seed)) for seed in (0, 1))
+        >>> _ = here.add(torch.arange(5)[:, None]), there.add(torch.arange(5, 9)[:, None])
+        >>> left = here.merge(there.numbers, there.rows, there.seen)
+        >>> here.seen, tuple(here.rows.shape), tuple(left.shape)
+        (9, (3, 1), (3, 1))
+        """
+        pool = rows if self._rows is None else torch.cat([self.rows, rows])
+        drawn = np.concatenate([self.numbers, numbers])
+        order = np.argsort(drawn, kind="stable")
+        staying, leaving = order[: self.capacity], np.sort(order[self.capacity :])
+        self._rows = pool[torch.from_numpy(staying)]
+        self._largest = [(-float(drawn[at]), place) for place, at in enumerate(staying)]
+        heapq.heapify(self._largest)
+        self.seen += count
+        return pool[torch.from_numpy(leaving)]
+
+    @property
+    def numbers(self) -> np.ndarray:  # (min(seen, capacity),)
+        """What the rows of the sample drew, in their order: ascending."""
+        return np.array([-number for number, _ in sorted(self._largest, reverse=True)])
+
     @property
     def rows(self) -> Tensor:  # (min(seen, capacity), d)
         """The sample, in the order of its draws: any leading part is a uniform sample too."""
@@ -67,12 +106,59 @@ class Reservoir:
         return self._rows[torch.tensor(places, dtype=torch.long)]
 
 
+@dataclass(frozen=True)
+class Part:
+    """What is kept of rows that pass elsewhere, for `TrainingRows.merge`."""
+
+    count: int
+    first: Tensor  # (1, d)
+    varied: bool
+    numbers: np.ndarray  # (s,) ascending: what the rows of the sample drew
+    sample: Tensor  # (s, d + 1), where the model erred as the last column
+    others: Coreset | None  # the rows that left the sample
+
+
+@dataclass(frozen=True)
+class Lot:
+    """All that rows must know to pass elsewhere as they would have here."""
+
+    capacity: int  # of the sample
+    state: Any  # of the random sequence at the first of them
+    centers: int | None  # that rows outside the sample are condensed to; None drops them
+    seed: int
+
+    def drawn(self, rows: Tensor, wrong: np.ndarray | None) -> Part:  # (n, d), (n,)
+        """Let the rows pass."""
+        random = np.random.RandomState()
+        random.set_state(self.state)
+        sample = Reservoir(self.capacity, random)
+        leaving = sample.add(_flagged(rows, wrong))
+        others = None
+        if self.centers is not None and leaving.shape[0]:
+            stream = CoresetStream(self.centers, random_state=self.seed)
+            stream.add(leaving[:, :-1])
+            others = stream.result()
+        first, varied = rows[:1].clone(), bool((rows != rows[:1]).any())
+        return Part(rows.shape[0], first, varied, sample.numbers, sample.rows, others)
+
+
 class TrainingRows:
     """What a field keeps of the training rows that pass: nothing of it depends on their batches.
 
     A uniform sample (all rows while they are few) serves to choose the bandwidth and to know what
     is usual. With ``"random"`` reduction the sample also gives the centres; with ``"coreset"``
     every row that leaves the sample enters a coreset.
+
+    Rows may also pass elsewhere: `lot` tells what must be known there, and `merge` takes in what
+    is kept of them, in the same order.
+
+    >>> rows = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    >>> here, both = (TrainingRows(9, "random", np.random.RandomState(0)) for _ in range(2))
+    >>> here.add(rows, None)
+    >>> for part in rows.split(25):
+    ...     both.merge(both.lot(len(part)).drawn(part, None), labelled=False)
+    >>> bool((both.sample == here.sample).all())
+    True
     """
 
     def __init__(self, max_centers: int, reduction: str, random: np.random.RandomState) -> None:
@@ -81,9 +167,10 @@ class TrainingRows:
         self.labelled = False
         self._first: Tensor | None = None
         self._others: CoresetStream | None = None
-        seed = random.randint(2**31 - 1)  # drawn in any case: the sample is the same for all
+        # drawn in any case: the sample is the same for all
+        self._seed = int(random.randint(2**31 - 1))
         if reduction == "coreset":
-            self._others = CoresetStream(max_centers, random_state=seed)
+            self._others = CoresetStream(max_centers, random_state=self._seed)
         capacity = HELD_OUT if reduction == "coreset" else max_centers + HELD_OUT
         self._sample = Reservoir(capacity, random)
 
@@ -98,11 +185,25 @@ class TrainingRows:
             self._first = rows[:1].detach().clone()
         self.varied = self.varied or bool((rows != self._first.to(rows.device)).any())
         self.labelled = wrong is not None
-        flags = torch.zeros(rows.shape[0]) if wrong is None else torch.from_numpy(wrong)
-        leaving = self._sample.add(
-            torch.cat([rows.detach().cpu(), flags[:, None].to(rows.dtype)], 1)
-        )
+        leaving = self._sample.add(_flagged(rows, wrong))
         if self._others is not None:
+            self._others.add(leaving[:, :-1])
+
+    def lot(self, count: int) -> Lot:
+        """For the next `count` rows, which pass elsewhere."""
+        centers = None if self._others is None else 2 * self.max_centers
+        return Lot(self._sample.capacity, self._sample.skip(count), centers, self._seed)
+
+    def merge(self, part: Part, labelled: bool) -> None:
+        """Take in what is kept of rows that passed elsewhere, and whether it is known who erred."""
+        if self._first is None:
+            self._first = part.first
+        self.varied = self.varied or part.varied or bool((part.first != self._first).any())
+        self.labelled = labelled
+        leaving = self._sample.merge(part.numbers, part.sample, part.count)
+        if self._others is not None:
+            if part.others is not None:
+                self._others.merge(part.others)
             self._others.add(leaving[:, :-1])
 
     @property
@@ -148,3 +249,9 @@ class TrainingRows:
     def _inside(self, without: int) -> Tensor:
         sample = self.sample
         return sample[: sample.shape[0] - without]
+
+
+def _flagged(rows: Tensor, wrong: np.ndarray | None) -> Tensor:  # (n, d + 1)
+    """Rows with where the model erred as a last column, zero where that is not known."""
+    flags = torch.zeros(rows.shape[0]) if wrong is None else torch.from_numpy(wrong)
+    return torch.cat([rows.detach().cpu(), flags[:, None].to(rows.dtype)], 1)

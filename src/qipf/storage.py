@@ -1,6 +1,6 @@
 """save and load: fields, wrapped and layered models, accept rules in one file, without pickle.
 
-Format version 2 is a safetensors file (see `qipf.tensor_file`). The JSON header holds
+Format version 3 is a safetensors file (see `qipf.tensor_file`). The JSON header holds
 ``format_version``, ``library_version`` and ``kind``: field, model, layers or rule.
 
 A field has the arrays ``centers`` (N, d) and, for unequal weights, ``log_weights`` (N,); if it was
@@ -10,12 +10,13 @@ it ``fitted``, the names of its ``features`` if it was fitted with names, its ac
 null, and, for a wrapped model, the ``network``: the layer, the pooling and a fingerprint of the
 weights, not the network itself. A rule alone has no arrays, and only ``rule`` in its header.
 
-A `LayeredQIPF` has the arrays ``weights`` (1 + layers,), ``center_indices`` and ``labels`` (N,),
-and for its layer number i ``mean i`` (D,), ``directions i`` (D, d) and ``units i`` (N, d). Its
-header adds the ``parameters``, the ``layers`` (name, side, gain_free, bandwidth, classes of each)
-and the ``network``: a fingerprint of the weights.
+A `LayeredQIPF` has the array ``weights`` (1 + layers,) and for its layer number i ``mean i`` (D,),
+``directions i`` (D, d), ``units i`` (N, d), and ``masses i``, ``labels i`` and ``examples i`` (N,).
+Its header adds the ``parameters``, the ``layers`` (name, side, gain_free, bandwidth, classes of
+each) and the ``network``: a fingerprint of the weights.
 
-Version 1 had neither calibrations nor rules; its files are read as before.
+Version 1 had neither calibrations nor rules; in version 2 all layers of a `LayeredQIPF` had the
+same examples as centres, ``center_indices`` and ``labels`` (N,). Their files are read as before.
 """
 
 from __future__ import annotations

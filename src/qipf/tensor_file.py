@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +25,9 @@ from qipf.errors import QIPFFileError
 
 #: Bytes of the header, at most; a field's has about a thousand.
 LARGEST_HEADER = 2**22
+
+#: Arrays, at most; a `LayeredQIPF` has six a layer.
+MOST_ARRAYS = 4096
 
 #: Dtypes that arrays may have, by their names in the file.
 DTYPES: dict[str, type[np.floating[Any]]] = {"F32": np.float32, "F64": np.float64}
@@ -48,9 +52,11 @@ def encoded(header: Mapping[str, Any], arrays: Arrays) -> bytes:
 def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays of a file, its claims and its digest checked."""
     path = Path(path)
-    if not path.is_file():
-        raise QIPFFileError(f"There is no file {path}.")
     try:
+        mode = os.stat(path).st_mode  # before it is opened: a pipe would wait
+        if not stat.S_ISREG(mode):
+            what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+            raise QIPFFileError(f"{path} is {what}; name a file.")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(8)
@@ -59,6 +65,8 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
             _check_claims(head, size, str(path))
             # now the file is known to be no larger than what it declares
             return decoded(head + file.read(size - len(head)), str(path))
+    except FileNotFoundError:
+        raise QIPFFileError(f"There is no file {path}.") from None
     except OSError as error:
         raise QIPFFileError(f"Cannot read {path}: {error.strerror or error}.") from error
 
@@ -81,7 +89,7 @@ def decoded(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
 def _header_length(head: bytes, size: int, path: str) -> int:
     length = int.from_bytes(head, "little")
     if len(head) < 8 or length > size - 8:
-        _refuse(path, "it is cut short, or no safetensors file at all")
+        _refuse(path, "it is cut short, or no safetensors file at all, such as qipf fit writes")
     if length > LARGEST_HEADER:
         _refuse(path, f"its header claims {length} bytes, more than {LARGEST_HEADER}")
     return length
@@ -93,6 +101,8 @@ def _check_claims(head: bytes, size: int, path: str) -> dict[str, Any]:
     metadata = entries.pop(_METADATA, None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
         _refuse(path, "it was not written by qipf.save")
+    if len(entries) > MOST_ARRAYS:
+        _refuse(path, f"it holds {len(entries)} arrays, more than {MOST_ARRAYS}")
     total = 0
     for name, entry in entries.items():
         if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:

@@ -9,7 +9,7 @@ from qipf.bench.results import ResultLog, read_results
 from qipf.errors import QIPFError, QIPFInputError
 from tests.bench.test_workers import counting
 from tests.bench.tiny import TASKS, TINY, settled
-from tests.ray_cluster import killing, own_workers, running
+from tests.ray_cluster import Missing, killing, own_workers, running
 from tests.test_cli import run as command
 
 pytest.importorskip("ray")
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def crew():
-    with running(workers=2) as crew:
-        yield crew
+def plan():
+    with running(workers=2) as plan:
+        yield plan
 
 
 def results(pool, jobs, needs=lambda job: []):
@@ -47,6 +47,39 @@ def test_jobs_wait_for_what_they_need_and_what_goes_wrong_is_told_here(monkeypat
             with pytest.raises(kind) as told:
                 results(pool, [job])
             assert str(told.value) == message
+
+
+def unusable(what):
+    if what == "data":
+        raise QIPFInputError("digits is not on this machine")
+    raise ZeroDivisionError(what)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("data", "digits is not on this machine"),
+        ("broken", "A worker could not start (ZeroDivisionError('broken'))."),
+        (
+            Missing(),
+            "A worker could not start on the cluster (ModuleNotFoundError: No module named "
+            "'not_installed_there'). Every machine of the cluster needs this Python and this qipf: "
+            "pip install 'qipf[ray]'.",
+        ),
+    ],
+)
+def test_why_a_worker_does_not_start_is_told(argument, message):
+    with (
+        pytest.raises(QIPFError) as told,
+        ray_workers.RayPool(2, unusable, argument) as pool,
+    ):
+        results(pool, [1, 2])
+    assert str(told.value) == message
+
+
+def test_another_address_than_that_of_the_connection_is_refused(tmp_path):
+    with pytest.raises(QIPFInputError, match=r"already, so address='10\.9\.8\.7:1' cannot be used"):
+        runner.run(TINY, tmp_path / "ray", device="cpu", jobs="ray", address="10.9.8.7:1")
 
 
 def dying_once(marker):

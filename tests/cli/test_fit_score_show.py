@@ -5,6 +5,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 import qipf
@@ -85,7 +86,9 @@ def test_score_writes_the_uncertainty_of_every_row(monkeypatch, capsys, files):
     assert (code, err) == (0, "")
     assert out == (
         f"wrote s.csv: 40 rows, mean uncertainty {uncertainty.mean():.4g}, {outliers:,} outliers "
-        f"({outliers / 40:.1%})\n"
+        f"({outliers / 40:.1%}): more uncertain than 90% of the training rows, which sit too "
+        "comfortably in their own field: of new rows, expect more than 10%. For a limit that holds "
+        "for new rows, fit with --calibrate HELD_OUT\n"
     )
     rows = [line.split(",") for line in (files / "s.csv").read_text().splitlines()]
     assert rows[0] == ["id", "uncertainty"]
@@ -103,6 +106,50 @@ def test_score_answers_programs(monkeypatch, capsys, files):
     assert told["uncertainty"]["max"] == field.uncertainty(TEST).max()
     with np.load("s.npz") as found:
         np.testing.assert_array_equal(found["mode_3"], field.modes(TEST)[:, 2])
+
+
+def test_score_tells_outliers_by_held_out_rows(monkeypatch, capsys, files):
+    held_out = make_logits(200, seed=4).numpy()
+    np.savez("held_out.npz", logits=held_out)
+    words = "fit train.npz --calibrate held_out.npz -o mine.qipf --contamination"
+    assert run(monkeypatch, capsys, *words.split(), 0.25)[0] == 0
+    field = qipf.load("mine.qipf")
+    by_rank = int((field.p_values(TEST) <= 0.25).sum())
+    assert by_rank != int((field.predict(TEST) == -1).sum())  # or this would tell nothing
+    code, out, err = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv")
+    assert (code, err) == (0, "")
+    assert out.endswith(
+        f", {by_rank} outliers ({by_rank / 40:.1%}): more uncertain than 75% of 200 held-out rows\n"
+    )
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv", "--json")
+    told = json.loads(out)
+    assert told["outliers"] == by_rank
+    above = told["outlier_limit"].pop("above")
+    assert (field.uncertainty(TEST) > above).sum() == by_rank
+    assert told["outlier_limit"] == {"share": 0.25, "of": "held-out rows", "held_out": 200}
+    (files / "shards").mkdir()
+    columns = {f"logit_{k}": column for k, column in enumerate(TEST.T)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), files / "shards" / "a.parquet")
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "shards", "-o", "scored", "--json")
+    assert json.loads(out)["outliers"] == by_rank
+    _, out, _ = run(monkeypatch, capsys, "score", "field.qipf", "test.npz", "-o", "s.csv", "--json")
+    training = {"share": 0.1, "of": "training rows", "held_out": None}
+    assert json.loads(out)["outlier_limit"] == {
+        "above": -qipf.load("field.qipf").offset_, **training,
+    }  # fmt: skip
+
+
+def test_too_few_held_out_rows_tell_no_outliers(monkeypatch, capsys, files):
+    np.savez("held_out.npz", logits=make_logits(8, seed=4).numpy())
+    words = "fit train.npz --calibrate held_out.npz -o mine.qipf"
+    assert run(monkeypatch, capsys, *words.split())[0] == 0
+    code, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv")
+    assert code == 0
+    assert out.endswith(
+        ", 0 outliers (0.0%): 8 held-out rows are too few to tell which 10% are outliers\n"
+    )
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv", "--json")
+    assert json.loads(out)["outlier_limit"]["above"] is None
 
 
 def test_show_tells_what_is_inside(monkeypatch, capsys, files):
@@ -170,7 +217,16 @@ def bad_files(folder):
             "fit train.npz --reduction randon",
             "Unknown reduction 'randon'. Did you mean 'random'? Known: coreset, random.",
         ),
+        (
+            "fit train.npz --bandwidth abc",
+            "Unknown bandwidth 'abc'. Known: cv, silverman; or give a positive number.",
+        ),
+        (
+            "fit train.npz --labels truth",
+            "train.npz has no array 'truth' for the labels. It has: logits, labels.",
+        ),
         ("score no.qipf test.npz -o s.csv", "There is no file no.qipf."),
+        ("score folder.csv test.npz -o s.csv", "folder.csv is a folder; name a file."),
         ("score field.qipf no.csv -o s.csv", "There is no file no.csv."),
         (
             "score field.qipf ragged.csv -o s.csv",
@@ -193,7 +249,8 @@ def bad_files(folder):
         ("show no.qipf", "There is no file no.qipf."),
         (
             "show train.npz",
-            "train.npz cannot be read: it is cut short, or no safetensors file at all.",
+            "train.npz cannot be read: it is cut short, or no safetensors file at all, such as "
+            "qipf fit writes.",
         ),
     ],
 )

@@ -1,11 +1,13 @@
 """qipf monitor, as a user runs it: files, pipes, Ctrl-C, kill -9."""
 
+import errno
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -260,11 +262,68 @@ def test_metrics_are_served_while_it_watches(monkeypatch, capfd, folder):
             ["stream.csv", "--state", "no/s.qipf"],
             "There is no folder no. Create it, or choose another.",
         ),
+        (["stream.csv", "--state", "."], ". is a folder; name a file in it."),
+        (
+            ["stream.csv", "--state", os.devnull],
+            f"{os.devnull} is a pipe or a device; name a file.",
+        ),
     ],
 )
 def test_bad_arguments_are_told_in_one_line(monkeypatch, capsys, folder, arguments, message):
     code, told, err = watched(monkeypatch, capsys, *arguments)
     assert (code, told, err) == (2, [], f"qipf: {message}\n")
+
+
+def shut(_path, mode):
+    return mode != os.W_OK
+
+
+def full(*_arguments, **_options):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ((os, "access", shut), "the folder . is read-only for you"),
+        ((tempfile, "NamedTemporaryFile", full), "No space left on device"),
+    ],
+)
+def test_a_state_that_cannot_be_written_is_told_before_any_line_is_read(
+    monkeypatch, capsys, folder, broken, reason
+):
+    def read(*_):
+        raise AssertionError("it was read first")
+
+    monkeypatch.setattr("qipf.streaming.lines.LineSource.lines", read)
+    monkeypatch.setattr(*broken)
+    found = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
+    assert found == (2, [], f"qipf: Cannot write s.qipf: {reason}.\n")
+
+
+def test_trying_to_write_a_state_leaves_nothing(monkeypatch, capsys, folder):
+    before = sorted(folder.iterdir())
+    assert watched(monkeypatch, capsys, "no.csv", "--state", "s.qipf")[0] == 2
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_state_and_a_field_in_each_other_s_place_are_told(monkeypatch, capsys, folder):
+    assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
+    code, out, err = run(monkeypatch, capsys, "monitor", "s.qipf", "stream.csv")
+    assert (code, out) == (2, "")
+    assert err == (
+        "qipf: s.qipf holds the state of a monitor, where a field is expected. Name the field that "
+        "it was made with; the state is for qipf monitor --state, or ShiftMonitor.load(path, "
+        "field).\n"
+    )
+    (folder / "other.qipf").write_bytes((folder / "field.qipf").read_bytes())
+    code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "other.qipf")
+    assert (code, told) == (2, [])
+    assert err == (
+        "qipf: other.qipf holds a field, where the state of a monitor is expected. Name a file of "
+        "its own for the state; one that is not there yet is begun.\n"
+    )
+    assert (folder / "other.qipf").read_bytes() == (folder / "field.qipf").read_bytes()
 
 
 def test_a_field_without_calibration_is_told(monkeypatch, capsys, folder):
@@ -300,6 +359,24 @@ def test_an_empty_stream_is_told(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv") == (
         0, [], "qipf: stream.csv held no lines.\n",
     )  # fmt: skip
+    (folder / "stream.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
+    assert watched(monkeypatch, capsys, "stream.csv") == (
+        0, [], "qipf: stream.csv held no predictions.\n",
+    )  # fmt: skip
+
+
+def test_no_new_lines_are_told(monkeypatch, capsys, folder):
+    first = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
+    assert (first[0], len(first[1]), first[2]) == (0, 1, "")
+    assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf") == (
+        0, first[1], "qipf: stream.csv held no new lines.\n",
+    )  # fmt: skip
+
+
+def test_a_format_that_no_line_has_is_an_error(monkeypatch, capsys, folder):
+    code, told, err = watched(monkeypatch, capsys, "stream.csv", "--format", "jsonl")
+    assert (code, told) == (2, [])
+    assert err.endswith("qipf: No line of stream.csv holds logits. Line 1: not JSON.\n")
 
 
 def test_a_named_pipe_is_told_to_be_piped(monkeypatch, capsys, folder):

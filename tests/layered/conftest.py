@@ -26,3 +26,9 @@ def net():
 def model():
     """Fitted once for all tests that only read."""
     return layered()
+
+
+@pytest.fixture(scope="session")
+def condensed():
+    """As `model`, with weighted centres."""
+    return layered("coreset")

@@ -13,16 +13,19 @@ from qipf.layered.class_field import SMALLEST, ClassField
 from qipf.layered.metric import Metric
 
 
-def field_of(count=40, dimension=3, classes=4, bandwidth=0.4, seed=0, repeat=1, order=None):
+def field_of(
+    count=40, dimension=3, classes=4, bandwidth=0.4, seed=0, repeat=1, order=None, masses=None
+):
     random = torch.Generator().manual_seed(seed)
     rows = torch.randn(count, dimension, generator=random)
     labels = torch.randint(classes, (count,), generator=random)
     order = torch.arange(count) if order is None else order
     metric = Metric(torch.zeros(dimension), torch.eye(dimension), gain_free=False)
     units, labels = metric(rows)[order].repeat(repeat, 1), labels[order].repeat(repeat)
-    return ClassField(metric, units, labels, classes, bandwidth)
+    return ClassField(metric, units, labels, classes, bandwidth, order.repeat(repeat), masses)
 
 
+MASSES = torch.randint(1, 9, (40,), generator=torch.Generator().manual_seed(2)).float()
 QUERIES = torch.randn(25, 3, generator=torch.Generator().manual_seed(7))
 
 
@@ -30,18 +33,20 @@ def naive(field, queries):
     """The definitions, pair by pair, in float64."""
     posterior, log_density = [], []
     for row in field.metric(queries).double().numpy():
-        heights = np.zeros(field.classes)
-        for unit, label in zip(field.units.double().numpy(), field.labels.tolist(), strict=True):
+        heights, masses = np.zeros(field.classes), field.masses.tolist()
+        centers = zip(field.units.double().numpy(), field.labels.tolist(), masses, strict=True)
+        for unit, label, mass in centers:
             square = ((row - unit) ** 2).sum()
-            heights[label] += math.exp(-square / (2 * field.bandwidth**2)) / len(field.units)
+            heights[label] += mass * math.exp(-square / (2 * field.bandwidth**2)) / sum(masses)
         posterior.append(heights / heights.sum())
         log_density.append(math.log(heights.sum()))
     return torch.tensor(np.array(posterior)), torch.tensor(log_density).double()
 
 
+@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
 @pytest.mark.parametrize("bandwidth", [0.1, 0.4, 3.0])
-def test_posterior_and_density_are_those_of_the_double_loop(bandwidth):
-    field = field_of(bandwidth=bandwidth)
+def test_posterior_and_density_are_those_of_the_double_loop(bandwidth, masses):
+    field = field_of(bandwidth=bandwidth, masses=masses)
     posterior, log_density = naive(field, QUERIES)
     found = field(QUERIES)
     torch.testing.assert_close(found.posterior.double(), posterior, atol=1e-5, rtol=1e-4)
@@ -63,6 +68,47 @@ def test_laws(seed, bandwidth, classes):
     repeated = field_of(seed=seed, bandwidth=bandwidth, classes=classes, repeat=3)(QUERIES)
     torch.testing.assert_close(repeated.posterior, found.posterior, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(repeated.log_density, found.log_density, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=40, max_size=40),
+    st.floats(0.05, 5),
+    st.sampled_from([1.0, 2.0, 1e6]),
+)
+def test_a_mass_is_so_many_centres_in_one_place(counts, bandwidth, scale):
+    counts = torch.tensor(counts)
+    weighted = field_of(bandwidth=bandwidth, masses=scale * counts)(QUERIES)
+    order = torch.arange(40).repeat_interleave(counts)
+    plain = field_of(bandwidth=bandwidth, order=order)
+    assert len(plain.units) == int(counts.sum())
+    torch.testing.assert_close(weighted.posterior, plain(QUERIES).posterior, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        weighted.log_density, plain(QUERIES).log_density, atol=1e-5, rtol=1e-5
+    )
+
+
+def test_the_largest_and_the_smallest_of_masses():
+    masses = torch.ones(40)
+    masses[3] = 2.0**50
+    field = field_of(bandwidth=0.01, masses=masses)
+    posterior, log_density = field(QUERIES)
+    assert torch.isfinite(posterior).all()
+    assert torch.isfinite(log_density).all()
+    at_it = field(field.units[3:4]).posterior[0]
+    assert float(at_it[field.labels[3]]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
+def test_another_width_is_the_same_field_made_with_it(masses):
+    field = field_of(masses=masses)
+    other, made = field.at(0.9), field_of(bandwidth=0.9, masses=masses)
+    assert (field.bandwidth, other.bandwidth) == (0.4, 0.9)
+    for one, two in zip(other(QUERIES), made(QUERIES), strict=True):
+        assert torch.equal(one, two)
+    assert torch.equal(other.masses, made.masses)
+    assert torch.equal(other.examples, field.examples)
+    assert other.metric is field.metric
 
 
 def test_widths_at_once_are_widths_one_by_one():
@@ -95,7 +141,7 @@ def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares()
 
 def test_a_class_without_centres_is_told():
     field = field_of(classes=4)
-    more = ClassField(field.metric, field.units, field.labels, 6, field.bandwidth)
+    more = ClassField(field.metric, field.units, field.labels, 6, 0.4, field.examples)
     assert (field.complete, more.complete) == (True, False)
     assert more.known.tolist() == [True] * 4 + [False] * 2
     posterior = more(QUERIES).posterior
@@ -126,8 +172,11 @@ def test_where_a_class_has_too_few_centres_the_rest_is_marked():
 
 
 def test_empty_and_moved():
-    field = field_of()
+    field = field_of(masses=MASSES)
     assert [part.shape for part in field(QUERIES[:0])] == [(0, 4), (0,)]
     assert [part.shape for part in field.nearest(QUERIES[:0], field.labels[:0], 2)] == [(0, 2)] * 2
     moved = field.to(torch.device("cpu"))
     assert torch.equal(moved(QUERIES).posterior, field(QUERIES).posterior)
+    assert torch.equal(moved.masses, MASSES)
+    assert torch.equal(moved.examples, field.examples)
+    assert field_of().masses.tolist() == [1.0] * 40

@@ -12,16 +12,20 @@ from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
 
 
-@pytest.fixture(scope="module")
-def judged():
-    """ROC-AUC of the uncertainty and of the entropy, by degrees of rotation."""
+@pytest.fixture(scope="module", params=["random", "coreset"])
+def judged(request):
+    """ROC-AUC of the uncertainty and of the entropy, by degrees of rotation.
+
+    All training examples are centres, or 200 weighted ones stand for them.
+    """
+    few = {"max_centers": 200} if request.param == "coreset" else {}
     digits = datasets.load("digits")
     net, _ = build("mlp", channels=1, classes=10, size=8, seed=0)
     train(net, digits.train_images, digits.train_labels, Recipe(epochs=20), seed=0)
     seen = list(
         zip(digits.train_images.div(255).split(400), digits.train_labels.split(400), strict=True)
     )
-    model = LayeredQIPF(net, max_tuning=150).fit(seen)
+    model = LayeredQIPF(net, max_tuning=150, reduction=request.param, **few).fit(seen)
     clean, found = digits.test_images / 255, {}
     for angle in (0, 15, 30):
         prediction = model(clean if angle == 0 else corrupt(clean, "rotation", angle))

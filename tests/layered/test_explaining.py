@@ -50,10 +50,22 @@ def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, dat
         for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
             own = (field.labels == label).nonzero()[:, 0]
             expected = own[cosines[own].argsort(descending=True)][:4]
-            assert [n.index for n in found] == model.center_indices_[expected].tolist()
+            assert [n.index for n in found] == field.examples[expected].tolist()
             assert [n.cosine for n in found] == pytest.approx(cosines[expected].tolist(), abs=1e-5)
             # places in the loader's order: the labels there are those that are told
             assert [int(data[1][n.index]) for n in found] == [label] * 4 == [n.label for n in found]
+
+
+def test_weighted_centres_name_the_examples_nearest_to_them(condensed, fresh, data):
+    fields = dict(zip(map(str, condensed.layers_), condensed.fields_, strict=True))
+    for told in condensed.explain(fresh, nearest=4):
+        field = fields[told.doubting]
+        for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
+            assert [n.label for n in found] == [label] * 4
+            assert [int(data[1][n.index]) for n in found] == [label] * 4
+            assert [n.cosine for n in found] == sorted((n.cosine for n in found), reverse=True)
+            own = set(field.examples[field.labels == label].tolist())
+            assert {n.index for n in found} <= own
 
 
 def test_a_class_with_few_centres_has_few_neighbours(model, fresh):

@@ -14,7 +14,7 @@ from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf.layered.mixture import gap
 from qipf.layered.taps import Tap
 from qipf.layered.tuning import FEWEST
-from tests.stored.write_files import layered_network
+from tests.stored.write_files import layered_data, layered_network
 
 FEW = {"max_centers": 40, "max_tuning": 50}
 
@@ -46,14 +46,67 @@ def test_what_was_learned(model, data):
     assert model.layers_ == (Tap("2", "input"), Tap("4", "input"))
     assert model.weights_.shape == (3,)
     assert float(model.weights_.sum()) == pytest.approx(1)
-    places = model.center_indices_
-    assert len(places) == len(set(places)) == 40
+    places = model.fields_[0].examples
+    assert len(places) == len(places.unique()) == 40
     for field in model.fields_:
+        assert torch.equal(field.examples, places)
         assert torch.equal(field.labels, data[1][places])
+        assert field.masses.tolist() == [1.0] * 40
     # the centres are what those layers read of those examples
     with torch.no_grad():
         rows = model.net[:2](data[0][places])
     torch.testing.assert_close(model.fields_[0].units, model.fields_[0].metric(rows))
+
+
+def test_what_was_learned_of_all_examples_by_weighted_centres(condensed, data):
+    for field in condensed.fields_:
+        assert 35 <= len(field.units) <= 40
+        assert float(field.masses.sum()) == 250  # all but those kept apart
+        assert float(field.masses.max()) > 1
+        assert torch.equal(field.labels, data[1][field.examples])
+    assert float(condensed.weights_.sum()) == pytest.approx(1)
+
+
+def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
+    """Half as many centres, against all; and as many as examples are the examples."""
+    whole = fitted(net, data, max_centers=1000)
+    assert [len(field.units) for field in whole.fields_] == [250, 250]
+    scores = whole.uncertainty(fresh)
+    half = fitted(net, data, max_centers=125, reduction="coreset").uncertainty(fresh)
+    few = fitted(net, data, max_centers=125).uncertainty(fresh)
+    assert float((half - scores).abs().mean()) < 0.2
+    assert float((half - scores).abs().mean()) < float((few - scores).abs().mean())
+    same = fitted(net, data, max_centers=250, reduction="coreset")
+    torch.testing.assert_close(same.uncertainty(fresh), scores)
+
+
+def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypatch):
+    monkeypatch.setattr("qipf.layered.model.MOST_EXAMPLES", 90)
+    model = fitted(net, data, reduction="coreset")
+    assert [float(field.masses.sum()) for field in model.fields_] == [90.0, 90.0]
+    # more centres than that were asked for: so many examples are held
+    model = fitted(net, data, reduction="coreset", max_centers=120)
+    assert [float(field.masses.sum()) for field in model.fields_] == [120.0, 120.0]
+
+
+def test_centres_times_classes_are_bounded(net, data, monkeypatch):
+    monkeypatch.setattr("qipf.layered.gathering.LARGEST_TABLE", 3 * 25)
+    assert [len(field.units) for field in fitted(net, data).fields_] == [25, 25]
+
+
+def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
+    """What the last layer reads tells two classes apart, and nothing of the third."""
+    net, data = layered_network(), layered_data()
+    with torch.no_grad():
+        net[2].weight[0] = torch.tensor([0.0, 0, 0, 1, 0, 0])
+        net[2].weight[1:] *= 1e-3
+    auto = fitted(net, data)
+    named = fitted(net, data, layers=["1", "3"])
+    assert named.layers_ == (Tap("1"), Tap("3"))
+    assert float(named.weights_[2]) < 0.05
+    assert auto.layers_ == (Tap("2", "input"),)
+    assert auto.opinions(data[0]).shape == (300, 2, 3)
+    assert float(auto.weights_.sum()) == pytest.approx(1)
 
 
 def test_the_density_is_that_of_the_layers(model, fresh):
@@ -74,17 +127,23 @@ def test_numbers_do_not_depend_on_the_batch(model, data, size):
 def test_nor_on_how_the_loader_cuts(model, data, fresh, size):
     net = layered_network()
     other = LayeredQIPF(net, **FEW).fit(batches(data, size))
-    assert np.array_equal(other.center_indices_, model.center_indices_)
+    assert torch.equal(other.fields_[0].examples, model.fields_[0].examples)
     torch.testing.assert_close(
         other.uncertainty(fresh), model.uncertainty(fresh), atol=1e-4, rtol=1e-4
     )
 
 
-def test_the_seed_decides(net, data, fresh):
-    one, two = (fitted(net, data, random_state=3) for _ in range(2))
+@pytest.mark.parametrize("reduction", ["random", "coreset"])
+def test_the_seed_decides(net, data, fresh, reduction):
+    one, two, other = (
+        fitted(net, data, random_state=seed, reduction=reduction) for seed in (3, 3, 4)
+    )
     assert torch.equal(one.uncertainty(fresh), two.uncertainty(fresh))
-    other = fitted(net, data, random_state=4)
-    assert not np.array_equal(other.center_indices_, one.center_indices_)
+    assert torch.equal(one.weights_, two.weights_)
+    for mine, same in zip(one.fields_, two.fields_, strict=True):
+        assert torch.equal(mine.units, same.units)
+        assert torch.equal(mine.examples, same.examples)
+    assert not torch.equal(other.uncertainty(fresh), one.uncertainty(fresh))
 
 
 def test_named_layers_are_read_at_their_outputs(net, data, fresh):
@@ -100,8 +159,8 @@ def test_a_data_loader_and_labels_that_are_a_list(net, data, model, fresh):
         LayeredQIPF(net, **FEW).fit(loader).uncertainty(fresh), model.uncertainty(fresh)
     )
     listed = [(inputs, labels.tolist()) for inputs, labels in batches(data)]
-    assert np.array_equal(
-        LayeredQIPF(net, **FEW).fit(listed).center_indices_, model.center_indices_
+    assert torch.equal(
+        LayeredQIPF(net, **FEW).fit(listed).fields_[0].examples, model.fields_[0].examples
     )
 
 
@@ -244,9 +303,10 @@ def test_a_class_that_is_missing(net, data, fresh):
         "There are no training examples of class 2, so the layers leave it to the softmax."
     ]
     opinions = model.opinions(fresh)
-    for layer in (1, 2):
+    assert model.layers_
+    for layer in range(1, 1 + len(model.layers_)):
         torch.testing.assert_close(opinions[:, layer, 2], opinions[:, 0, 2])
-    torch.testing.assert_close(opinions.sum(2), torch.ones(30, 3).double())
+    torch.testing.assert_close(opinions.sum(2), torch.ones(opinions.shape[:2]).double())
     assert torch.isfinite(model.uncertainty(fresh)).all()
     rivals = [told for told in model.explain(fresh) if told.rival == 2]
     assert all(told.nearest_rival == () for told in rivals)
@@ -327,6 +387,13 @@ def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
         ({"max_tuning": True}, "max_tuning must be an integer of at least 1, got True."),
         ({"random_state": None}, "random_state must be an integer from 0 to 4294967294, got None."),
         ({"random_state": -1}, "random_state must be an integer from 0 to 4294967294, got -1."),
+        ({"reduction": "kmeans"}, "Unknown reduction 'kmeans'. Known: coreset, random."),
+        (
+            {"reduction": "coresets"},
+            "Unknown reduction 'coresets'. Did you mean 'coreset'? Known: coreset, random.",
+        ),
+        ({"reduction": None}, "Unknown reduction None. Known: coreset, random."),
+        ({"reduction": np.zeros(2)}, "Unknown reduction array([0., 0.]). Known: coreset, random."),
         ({"layers": "last"}, "layers must be 'auto' or a list of layers' names, got 'last'."),
         ({"layers": []}, "layers must be 'auto' or a list of layers' names, got []."),
         ({"layers": ["9"]}, "The network has no layer '9'. Close: 0, 1, 2, 3, 4."),

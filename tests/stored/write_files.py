@@ -46,20 +46,21 @@ def layered_network() -> nn.Module:
     return net
 
 
-def layered() -> qipf.LayeredQIPF:
+def layered(reduction: str = "random") -> qipf.LayeredQIPF:
     """Fields of two layers."""
     inputs, labels = layered_data()
-    model = qipf.LayeredQIPF(layered_network(), max_centers=40, max_tuning=50)
+    model = qipf.LayeredQIPF(layered_network(), max_centers=40, max_tuning=50, reduction=reduction)
     return model.fit(zip(inputs.split(60), labels.split(60), strict=True))
 
 
 def write_layered() -> None:
-    """The layered model beside what it says of a few inputs."""
-    model, path = layered(), HERE / f"layers-v{FORMAT_VERSION}.qipf"
+    """Layered models, of examples and of weighted centres, beside what they say of a few inputs."""
     queries = torch.randn(20, 4, generator=torch.Generator().manual_seed(5))
-    qipf.save(model, path)
-    answers = {"queries": queries.tolist(), "uncertainty": model.uncertainty(queries).tolist()}
-    path.with_suffix(".json").write_text(json.dumps(answers))
+    for name, reduction in (("layers", "random"), ("condensed", "coreset")):
+        model, path = layered(reduction), HERE / f"{name}-v{FORMAT_VERSION}.qipf"
+        qipf.save(model, path)
+        answers = {"queries": queries.tolist(), "uncertainty": model.uncertainty(queries).tolist()}
+        path.with_suffix(".json").write_text(json.dumps(answers))
 
 
 def calibrated() -> qipf.QIPF:

@@ -1,5 +1,7 @@
 """Lines as they come: from files that grow, from pipes, overlong, unfinished, cut."""
 
+import fcntl
+import gzip
 import os
 import threading
 from pathlib import Path
@@ -133,6 +135,13 @@ def test_standard_input_is_read_to_its_end(stdin):
         assert texts(source) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="only Linux tells a pipe's size")
+def test_a_pipe_is_made_to_hold_a_piece(stdin):
+    with LineSource(None):
+        assert fcntl.fcntl(0, fcntl.F_GETPIPE_SZ) >= module.CHUNK
+    os.close(stdin)
+
+
 def test_a_stop_is_heard_while_nothing_comes(stdin, monkeypatch):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     asked = iter([False, False, False])
@@ -176,6 +185,20 @@ def test_what_is_no_file_is_told(tmp_path):
     with pytest.raises(QIPFInputError) as caught:
         LineSource(tmp_path)
     assert str(caught.value) == f"{tmp_path} is a folder. Name a file in it."
+    packed, array = tmp_path / "a.csv", tmp_path / "a.npy"
+    packed.write_bytes(gzip.compress(b"1,2"))
+    array.write_bytes(b"\x93NUMPY\x01")
+    for each, message in [
+        (
+            packed,
+            "compressed (gzip), not lines of text. Unpack it into standard input: zcat FILE | qipf "
+            "monitor field.qipf.",
+        ),
+        (array, "an .npy file, not lines of text. Judge it with qipf score."),
+    ]:
+        with pytest.raises(QIPFInputError) as caught:
+            LineSource(each)
+        assert str(caught.value) == f"{each} is {message}"
     assert len(os.listdir("/dev/fd")) == before
     for descriptor in (reading, writing):
         os.close(descriptor)

@@ -264,7 +264,39 @@ def test_an_unknown_choice_is_refused(field, stream):
     )
 
 
-def test_an_empty_input_has_no_verdict(field, tmp_path):
-    path = tmp_path / "empty.csv"
-    path.write_text("")
-    assert watch(field, path) == ([], [])
+@pytest.mark.parametrize("text", ["", "\n\n", ",".join(f"logit_{k}" for k in range(10)) + "\n"])
+def test_an_input_without_predictions_has_no_verdict(field, tmp_path, text):
+    path, state = tmp_path / "empty.csv", tmp_path / "state.qipf"
+    path.write_text(text)
+    assert watch(field, path, state) == ([], [])
+    assert not state.exists()
+    with open(path, "a") as file:
+        file.write(",".join(["0.5"] * 10) + "\n")
+    told, _ = watch(field, path, state)
+    assert (told[-1].number, told[-1].verdict.seen) == (1, 1)
+
+
+def test_a_header_over_bad_lines_alone_is_no_usable_input(field, tmp_path):
+    path, told = tmp_path / "bad.csv", []
+    path.write_text(",".join(f"logit_{k}" for k in range(10)) + "\n1,2\n\n")
+    with pytest.raises(QIPFInputError) as caught:
+        watch(field, path, told=told)
+    assert str(caught.value) == (f"No line of {path} holds logits. Line 2: 2 fields instead of 10.")
+    assert not told
+
+
+def test_bad_lines_alone_are_not_held(field, tmp_path, monkeypatch):
+    monkeypatch.setattr("qipf.streaming.lines.CHUNK", 50)
+    path = tmp_path / "bad.csv"
+    path.write_text(",".join(["0"] * 10) + "\n" + "x\n" * 200)
+    monitor, held = ShiftMonitor(field, window=10), []
+    with LineSource(path) as source:
+        watching = Watch(monitor, source, None, lambda _: None, lambda _: None)
+        monkeypatch.setattr(
+            watching, "_finish", lambda finish=watching._finish: held.append(
+                len(watching._pending)
+            ) or finish()
+        )  # fmt: skip
+        watching.run(LineParser(10, source.name))
+    assert held == [1]
+    assert (watching.new_lines, monitor.seen) == (201, 1)

@@ -6,7 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qipf.tables import score_shards
 from tests.conftest import make_logits
+
+LOGITS = [f"logit_{k}" for k in range(10)]
 
 
 def rich_table(rows, seed=0, dimension=10):
@@ -55,3 +58,7 @@ def contents(folder):
 def logits_in(path):
     table = pq.read_table(path, partitioning=None)
     return np.stack([table[f"logit_{k}"].to_numpy() for k in range(10)], axis=1)
+
+
+def rescored(folder, field, **options):
+    return score_shards(field, folder / "in", folder / "out", **options)

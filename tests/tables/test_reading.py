@@ -1,5 +1,6 @@
 """Every kind of file gives the same rows; every kind of bad file gives one clear line."""
 
+import gzip
 import re
 import zipfile
 
@@ -195,6 +196,12 @@ def test_text_in_another_encoding_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("logit_0,café\n1,2\n".encode("latin-1"))
     with pytest.raises(QIPFInputError, match=r"t\.csv is not a text file in UTF-8\."):
         read_table(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_bytes(gzip.compress(b"logit_0,logit_1\n1,2\n"))
+    with pytest.raises(QIPFInputError) as refused:
+        read_table(tmp_path / "t.csv")
+    assert str(refused.value) == (
+        f"{tmp_path}/t.csv is compressed (gzip), not text. Unpack it, or name it for what it is."
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,9 +209,10 @@ def test_text_in_another_encoding_is_refused(tmp_path):
     [
         ({"x": LOGITS}, "{path} has no array 'logits'. It has: x. Save it with"),
         ({"logits": LOGITS[0]}, "{path}: logits must have shape (predictions, logits), got (3,)."),
+        ({"logits": LOGITS[:0]}, "{path}: logits has no rows."),
         (
-            {"logits": LOGITS[:0]},
-            "{path}: logits must have shape (predictions, logits), got (0, 3).",
+            {"logits": LOGITS[:, :0]},
+            "{path}: logits must have shape (predictions, logits), got (4, 0).",
         ),
         ({"logits": np.array([["a"]])}, "{path}: logits must hold numbers, got <U1."),
         ({"logits": LOGITS > 0}, "{path}: logits must hold numbers, got bool."),
@@ -263,7 +271,7 @@ def test_bad_parquet_columns_are_refused(tmp_path):
     with pytest.raises(QIPFInputError, match="the column 'logit_0' holds string, not numbers"):
         read_table(path)
     pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0, None], "logit_1": [1, 2]}), path)
-    with pytest.raises(QIPFInputError, match=r"row 1: logit_0 is nan\."):
+    with pytest.raises(QIPFInputError, match=r"row 1: logit_0 is null\."):
         read_table(path)
     pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0]}).slice(1), path)
     with pytest.raises(QIPFInputError, match="has no rows"):
@@ -273,6 +281,7 @@ def test_bad_parquet_columns_are_refused(tmp_path):
 def test_wrong_names_are_refused(tmp_path):
     csv_file(tmp_path / "t.csv")
     np.save(tmp_path / "t.npy", LOGITS)
+    np.savez(tmp_path / "t.npz", logits=LOGITS)
     for arguments, message in [
         (("no.csv",), f"There is no file {tmp_path}/no.csv."),
         (("t.txt",), f"Cannot read '{tmp_path}/t.txt': a file in .npz, .npy, .csv or .parquet is "),
@@ -281,6 +290,9 @@ def test_wrong_names_are_refused(tmp_path):
         (("t.csv", None, "klass"), "has no column 'klass' for the labels. It has: id, logit_0"),
         (("t.csv", "l*", "label"), "the column 'label' is chosen as a logit and as the label."),
         (("t.npy", "a"), "is one array without names: columns cannot be chosen in it"),
+        (("t.npz", None, "klass"), "has no array 'klass' for the labels. It has: logits."),
+        (("t.csv.gz",), "a file in .npz, .npy, .csv or .parquet is expected. Unpack it first."),
+        (("x" * 300 + ".csv",), ".csv: File name too long."),
     ]:
         path, *rest = arguments
         with pytest.raises(QIPFInputError) as refused:

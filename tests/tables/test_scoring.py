@@ -61,10 +61,13 @@ def test_refusals_leave_nothing(tmp_path, field):
         score_table(field, tmp_path / "t.npy", tmp_path / "s.csv")
     assert str(refused.value) == (
         f"{tmp_path}/t.npy has 9 logits a row, but the field was fitted with 10. "
-        "Choose them with --columns."
+        "Judge logits of the network that the field was fitted with."
     )
+    np.savez(tmp_path / "t.npz", logits=TEST[:, :9])
+    with pytest.raises(QIPFInputError, match=r"Name another array with --columns\.$"):
+        score_table(field, tmp_path / "t.npz", tmp_path / "s.csv")
     np.savez(tmp_path / "t.npz", logits=TEST, uncertainty=TEST[:, 0])
-    with pytest.raises(QIPFInputError, match=r"t\.npz has a column 'uncertainty' already\."):
+    with pytest.raises(QIPFInputError, match=r"t\.npz has an array 'uncertainty' already\."):
         score_table(field, tmp_path / "t.npz", tmp_path / "s.csv")
     late = TEST.copy()
     late[20, 3] = np.nan

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import torch
 
 from qipf.bench.workers import Crew, Setup, Worker
-from qipf.distributed.connecting import RETRIES, cause, cluster, ray
+from qipf.distributed.connecting import RETRIES, cause, cluster, lost, never_began, ray
 from qipf.errors import QIPFError
 
 J = TypeVar("J")
+
+#: What to do about a job that no worker survives.
+FEWER = "What was finished is kept: run again, with fewer jobs."
 
 
 class RayPool(Crew[J]):
@@ -35,9 +38,9 @@ class RayPool(Crew[J]):
 
     def __enter__(self) -> RayPool[J]:
         on_gpu = torch.device(getattr(self._argument, "device", "cpu")).type == "cuda"
-        crew = self._stack.enter_context(cluster(self._address, accelerated=on_gpu))
-        self._actor = ray().remote(**crew.needs)(_Server)
-        for _ in range(min(self._count, crew.workers)):
+        plan = self._stack.enter_context(cluster(self._address, accelerated=on_gpu))
+        self._actor = ray().remote(**plan.needs)(_Server)
+        for _ in range(min(self._count, plan.workers)):
             self.workers.append(Worker(self._hired(), None))
         return self
 
@@ -77,11 +80,8 @@ class RayPool(Crew[J]):
 
     def _again(self, worker: Worker[J], error: Exception) -> None:
         self._lost[worker] += 1
-        if self._lost[worker] > RETRIES or worker.last is None:
-            raise QIPFError(
-                f"A job cost a worker its life {RETRIES + 1} times, perhaps for want of memory. "
-                "What was finished is kept: run again, with fewer jobs."
-            ) from error
+        if never_began(error) or self._lost[worker] > RETRIES or worker.last is None:
+            raise lost(error, "A job", RETRIES + 1, FEWER) from error
         worker.process = self._hired()  # sooner than Ray would notice and restart the old one
         self._begin(worker, worker.last)
 
@@ -90,10 +90,21 @@ class _Server:
     """The life of a worker: set up once, then job after job."""
 
     def __init__(self, setup: Setup[Any], argument: Any) -> None:
-        self._do = setup(argument)
+        self._setup, self._argument = setup, argument
+        self._do: Callable[[Any], Iterator[Any]] | None = None
 
     def do(self, job: Any, passed_over: int) -> Iterator[Any]:
         """The job's results, less those that came already."""
+        if self._do is None:  # here, not at birth: of what fails there, Ray keeps the text alone
+            self._do = self._set_up()
         for number, result in enumerate(self._do(job)):
             if number >= passed_over:
                 yield result
+
+    def _set_up(self) -> Callable[[Any], Iterator[Any]]:
+        try:
+            return self._setup(self._argument)
+        except QIPFError:
+            raise
+        except Exception as error:
+            raise QIPFError(f"A worker could not start ({error!r}).") from error

@@ -27,11 +27,11 @@ def fit(
         Path | None,
         typer.Option(
             help="Held-out logits, with labels if there are any, laid out as the training file: "
-            "what qipf monitor compares a stream with."
+            "what qipf monitor compares a stream with, and qipf score finds outliers by."
         ),
     ] = None,
     bandwidth: Annotated[
-        str, typer.Option(help="cv, silverman, or the kernel's width itself.")
+        str, typer.Option(help="cv, silverman, or a positive number: the kernel's width itself.")
     ] = "cv",
     max_centers: Annotated[int, typer.Option(help="Centres of the field, at most.")] = 6000,
     reduction: Annotated[
@@ -44,7 +44,11 @@ def fit(
         float, typer.Option(help="Rounds off the modes' poles; 0 is exact.")
     ] = 0.0,
     contamination: Annotated[
-        float, typer.Option(help="Share of the training rows to be called outliers.")
+        float,
+        typer.Option(
+            help="Share of rows to be called outliers: of the held-out ones in qipf score, where "
+            "there are any, else of the training rows."
+        ),
     ] = 0.1,
     engine: Annotated[str, typer.Option(help="auto, attention, reference or triton.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",

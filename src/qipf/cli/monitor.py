@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -85,7 +86,8 @@ def monitor(
     The state is saved before each verdict is written, also when Ctrl-C (exit code 130) or SIGTERM
     (143) ends the watch; taken up again, the last verdict is written again under the same number,
     and a file is read on from where the state stands. With a state, a file's last line without its
-    end is left for the next run.
+    end is left for the next run. An input without any line is no error: that is told, and the exit
+    code is 0.
 
     Example: `qipf monitor field.qipf predictions.csv --follow --state watch.qipf`
 
@@ -113,8 +115,10 @@ def monitor(
         watch.run(LineParser(dimension, source.name, form, columns))
         if stop:
             raise typer.Exit(128 + stop[0])
-        if watch.report().lines == 0:
-            _complain(f"{source.name} held no lines.")
+        if not watch.new_lines and not source.unfinished:
+            _complain(f"{source.name} held no {'new ' * bool(watched.seen)}lines.")
+        elif not watched.seen:
+            _complain(f"{source.name} held no predictions.")
 
 
 @contextmanager
@@ -144,6 +148,7 @@ def _monitor(
 
     if state is not None:
         checked_output(state, inputs=inputs)
+        _try_to_write(state)
     loaded = load_field(field)
     if loaded.calibration_ is None:
         raise QIPFInputError(
@@ -161,6 +166,15 @@ def _monitor(
                 f"--{name} out, or start a new state."
             )
     return kept
+
+
+def _try_to_write(state: Path) -> None:
+    """Find out now, not at the first verdict; permissions alone do not tell."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=state.parent, prefix=f".{state.name}.", suffix=".tmp"):
+            return
+    except OSError as error:
+        raise QIPFInputError(f"Cannot write {state}: {error.strerror or error}.") from error
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +15,9 @@ from qipf.cli.options import Columns, Json, answer
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
+    from qipf.estimator import QIPF
     from qipf.tables import Scored
+    from qipf.tables.limits import Limit
 
 
 def score(
@@ -59,6 +63,10 @@ def score(
     Rows stay in order, and columns that are not logits are carried along. The file is read and
     written in blocks, so that a .csv or .parquet may be larger than memory.
 
+    How many rows are outliers is told by the held-out rows that the field was calibrated with (qipf
+    fit --calibrate): what is more uncertain than 90% of them, or as fit --contamination has it.
+    Without, by the training rows, which are too familiar to the field to judge others by.
+
     Of a folder, every .parquet shard is judged, and written to the output folder under the same
     name. Stopped at any point and started again, the command keeps the shards that are finished
     and does the rest.
@@ -73,28 +81,38 @@ def score(
     """
     from qipf.distributed import on_ray
     from qipf.durable import checked_output
-    from qipf.storage import load_field
     from qipf.tables import score_shards, score_table
 
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ["local", "ray"])
     if engine == "local" and (address is not None or workers is not None):
         raise QIPFInputError("--address and --workers belong to --engine ray.")
-    if test.is_dir():
+    if os.path.isdir(test):
         run = on_ray(workers, address) if engine == "ray" else None
+        judge, limit = _judge(field)
         with _interruptible(output):
-            shards = score_shards(
-                load_field(field), test, output, columns, modes, overwrite=overwrite, run=run
-            )
+            shards = score_shards(judge, test, output, columns, modes, overwrite=overwrite, run=run)
         told = {"shards": shards.shards, "kept": shards.kept}
         kept = f", {shards.kept:,} of them finished before" if shards.kept else ""
-        _tell(as_json, output, shards.total, told, f"{shards.shards:,} shards{kept}, ")
+        _tell(as_json, output, shards.total, limit, told, f"{shards.shards:,} shards{kept}, ")
         return
     if engine == "ray" or overwrite:
         given = "--engine ray" if engine == "ray" else "--overwrite"
         raise QIPFInputError(f"{given} is for a folder of .parquet shards; {test} is none.")
     checked_output(output, inputs=[field, test])
-    _tell(as_json, output, score_table(load_field(field), test, output, columns, modes), {}, "")
+    judge, limit = _judge(field)
+    scored = score_table(judge, test, output, columns, modes)
+    _tell(as_json, output, scored, limit, {}, "")
+
+
+def _judge(path: Path) -> tuple[QIPF, Limit]:
+    """The field, and the limit that it calls outliers by."""
+    from qipf.storage import load_field
+    from qipf.tables.limits import judged_by, outlier_limit
+
+    field = load_field(path)
+    limit = outlier_limit(field)
+    return judged_by(field, limit), limit
 
 
 @contextmanager
@@ -110,7 +128,12 @@ def _interruptible(output: Path) -> Iterator[None]:
 
 
 def _tell(
-    as_json: bool, output: Path, scored: Scored, more: Mapping[str, object], shards: str
+    as_json: bool,
+    output: Path,
+    scored: Scored,
+    limit: Limit,
+    more: Mapping[str, object],
+    shards: str,
 ) -> None:
     known = scored.rows > 0  # a folder may hold empty shards alone
     told = {
@@ -123,11 +146,17 @@ def _tell(
             "max": scored.highest if known else None,
         },
         "outliers": scored.outliers,
+        "outlier_limit": {
+            "above": limit.above if math.isfinite(limit.above) else None,
+            "share": limit.share,
+            "of": "training rows" if limit.held_out is None else "held-out rows",
+            "held_out": limit.held_out,
+        },
     }
     share = scored.outliers / scored.rows if known else 0.0
     answer(
         as_json,
         told,
         f"wrote {output}: {shards}{scored.rows:,} rows, mean uncertainty {scored.mean:.4g}, "
-        f"{scored.outliers:,} outliers ({share:.1%})",
+        f"{scored.outliers:,} outliers ({share:.1%}): {limit}",
     )

@@ -39,14 +39,14 @@ def _rule_facts(told: dict[str, Any]) -> dict[str, str]:
 
 def _layers_facts(told: dict[str, Any]) -> dict[str, str]:
     layers = [
-        f"{layer['layer']} ({layer['side']}), weight {layer['weight']:.3f}, bandwidth "
+        f"{layer['layer']} ({layer['side']}), weight {layer['weight']:.3f}, "
+        f"{layer['centers']:,} {'weighted ' if layer['weighted'] else ''}centres, bandwidth "
         f"{layer['bandwidth']:.4g}, {layer['width']} numbers narrowed to {layer['dimension']}"
         for layer in told["layers"]
     ]
     return {
         "kind": "fields of a network's layers",
         "written by": _writer(told),
-        "centres": f"{told['centers']['count']:,} in every layer",
         "softmax": f"weight {told['softmax_weight']:.3f}",
         "layers": f"\n{'':16}".join(layers) or "none",
         "parameters": ", ".join(f"{name}={value}" for name, value in told["parameters"].items()),
@@ -79,7 +79,7 @@ def _field_facts(told: dict[str, Any]) -> dict[str, str]:
         "bandwidth": f"{fitted['bandwidth']:.6g}, {fitted['bandwidth_factor']:.4g} × Silverman's "
         f"({fitted['bandwidth_criterion']})",
         "energies": ", ".join(f"{energy:.6g}" for energy in fitted["energies"]),
-        "outlier above": f"{-fitted['offset']:.6g}",
+        "outlier above": f"{-fitted['offset']:.6g}, by the training rows",
         "parameters": ", ".join(f"{name}={value}" for name, value in told["parameters"].items()),
     }
     if told["features"]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qipf.distributed.connecting import ray as asked_for
 from qipf.errors import QIPFInputError
 from qipf.tables.columns import chosen_columns
+from qipf.tables.parquet_files import pyarrow
 from qipf.tables.table import require_finite
 
 #: What errors call the table.
@@ -33,8 +34,39 @@ def checked_dataset(dataset: Any) -> Any:
 
 
 def chosen_of(dataset: Any, columns: str | None) -> list[str]:
-    """The columns of a dataset that hold logits."""
-    return chosen_columns(NAME, dataset.columns() or [], columns)
+    """The columns of a dataset that hold logits, which must be numbers as far as is known."""
+    chosen = chosen_columns(NAME, dataset.columns() or [], columns)
+    types = pyarrow().types
+    for name, kind in _kinds(dataset).items():
+        single = not isinstance(kind, type) and not (types.is_nested(kind) or _is_extension(kind))
+        if name in chosen and single and not (types.is_floating(kind) or types.is_integer(kind)):
+            raise QIPFInputError(f"{NAME}: the column {name!r} holds {kind}, not numbers.")
+    return chosen
+
+
+def known_width(dataset: Any, chosen: Sequence[str]) -> int | None:
+    """How many logits a row has, by the schema; None where the rows alone can tell."""
+    if len(chosen) > 1:
+        return len(chosen)
+    kind, types = _kinds(dataset).get(chosen[0]), pyarrow().types
+    if kind is None or isinstance(kind, type):  # blocks of pandas hold whatever they hold
+        return None
+    if _is_extension(kind):  # a tensor, perhaps of any length
+        shape = tuple(getattr(kind, "shape", ()))
+        return shape[0] if len(shape) == 1 else None
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size)
+    return None if types.is_nested(kind) else 1
+
+
+def _kinds(dataset: Any) -> dict[str, Any]:
+    """The type of every column: Arrow's, or Python's where Arrow has none."""
+    schema = dataset.schema()
+    return {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
+
+
+def _is_extension(kind: Any) -> bool:
+    return isinstance(kind, pyarrow().BaseExtensionType)
 
 
 @contextmanager
@@ -59,6 +91,11 @@ def logits_of(batch: Any, columns: Sequence[str]) -> NDArray[Any]:  # (n, d)
     return logits
 
 
+def uneven() -> QIPFInputError:
+    """The error for lists of logits that differ in length."""
+    return QIPFInputError(f"{NAME} has rows with different numbers of logits.")
+
+
 def values_of(batch: Any, column: str) -> NDArray[Any]:  # (n,) or (n, …)
     """A column of a block, whichever library holds it."""
     from ray.data.block import BlockAccessor
@@ -72,7 +109,7 @@ def _whole(parts: list[NDArray[Any]]) -> NDArray[Any]:  # (n, d)
         try:
             stacked = np.stack(list(parts[0])) if len(parts[0]) else np.empty((0, 0))
         except ValueError as error:
-            raise QIPFInputError(f"{NAME} has rows with different numbers of logits.") from error
+            raise uneven() from error
         parts = [stacked]
     else:
         parts = [np.stack(parts, axis=1)]

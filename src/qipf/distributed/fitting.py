@@ -12,41 +12,32 @@ local one, not equal to it. The same blocks always give the same field.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from qipf.coreset import Coreset, CoresetStream, merge
-from qipf.distributed.blocks import NAME, checked_dataset, chosen_of, in_order, logits_of, values_of
-from qipf.distributed.connecting import RETRIES, cluster, got, ray
+from qipf.distributed.blocks import (
+    NAME,
+    checked_dataset,
+    chosen_of,
+    in_order,
+    logits_of,
+    uneven,
+    values_of,
+)
+from qipf.distributed.connecting import RETRIES, WorkerPlan, cluster, got, ray
 from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.parameters import check_parameters, checked_random_state
 from qipf.progress import progress_bar
-from qipf.sampling import Reservoir, TrainingRows
+from qipf.sampling import Lot, Part, TrainingRows
 from qipf.tables.columns import AUTO, chosen_label
 from qipf.tables.table import checked_labels
 
 #: What to do about a block that no worker survives.
 SMALLER = "Cut the dataset into smaller blocks: dataset.repartition(…)."
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """What is kept of a block's rows, each with its error flag as a last column."""
-
-    rows: int
-    first: Tensor  # (1, d)
-    varied: bool
-    numbers: np.ndarray  # (s,) ascending: what the rows of the sample drew
-    sample: Tensor  # (s, d + 1)
-    others: Coreset | None  # what left the sample
 
 
 def fit(
@@ -77,145 +68,58 @@ def fit(
     fresh = QIPF() if field is None else QIPF(**field.get_params())
     check_parameters(fresh)
     random = checked_random_state(fresh.random_state)
-    seen = _Merged(int(fresh.max_centers), fresh.reduction, random)
-    with cluster(workers=workers, accelerated=False) as crew, in_order(dataset):
-        blocks = _drawn_blocks(dataset, seen, chosen, label, crew.workers, crew.needs)
+    seen = TrainingRows(int(fresh.max_centers), fresh.reduction, random)
+    with cluster(workers=workers, accelerated=False) as plan, in_order(dataset):
+        parts = _drawn_parts(dataset, seen, chosen, label, plan)
         with progress_bar("reading", unit="row") as bar:
-            for block in blocks:
-                seen.merge(block, label is not None)
-                bar.update(block.rows)
+            width = None
+            for part in parts:
+                width = width or part.first.shape[1]
+                if part.first.shape[1] != width:
+                    raise uneven()
+                seen.merge(part, label is not None)
+                bar.update(part.count)
     if seen.count < 2:
         raise QIPFInputError(f"{NAME} has {seen.count} rows, but at least 2 are needed.")
-    return seen.settled(fresh)
+    return _settled(fresh, seen)
 
 
-def _drawn_blocks(
-    dataset: Any, seen: _Merged, chosen: list[str], label: str | None, workers: int, needs: Any
-) -> Iterator[Drawn]:
+def _drawn_parts(
+    dataset: Any, seen: TrainingRows, chosen: list[str], label: str | None, plan: WorkerPlan
+) -> Iterator[Part]:
     """What each block keeps, in order; a few blocks are under way at a time."""
-    remote = ray().remote(_draw).options(**needs, max_retries=RETRIES)
+    remote = ray().remote(_draw).options(**plan.needs, max_retries=RETRIES)
     under_way: deque[Any] = deque()
     for bundle in dataset.iter_internal_ref_bundles():
         for block, about in zip(bundle.block_refs, bundle.metadata, strict=True):
             if about.num_rows == 0:
                 continue
-            how = seen.how(about.num_rows)
-            under_way.append(remote.remote(block, tuple(chosen), label, how))
-            if len(under_way) > 2 * workers:
+            lot = seen.lot(about.num_rows)
+            under_way.append(remote.remote(block, tuple(chosen), label, lot))
+            if len(under_way) > 2 * plan.workers:
                 yield got(under_way.popleft(), "A block", SMALLER)
     while under_way:
         yield got(under_way.popleft(), "A block", SMALLER)
 
 
-@dataclass(frozen=True)
-class How:
-    """What a block must know to draw as it would have among all rows."""
-
-    capacity: int  # of the sample
-    state: Any  # of the random sequence at the block's first row
-    centers: int | None  # that the others are condensed to; None drops them
-    seed: int
-
-
-def _draw(block: Any, columns: tuple[str, ...], label: str | None, how: How) -> Drawn:
+def _draw(block: Any, columns: tuple[str, ...], label: str | None, lot: Lot) -> Part:
     """The task of a worker."""
     torch.set_num_threads(1)
     logits = logits_of(block, columns)
-    rows, wrong = torch.from_numpy(logits.copy()), np.zeros(len(logits), bool)
+    wrong = None
     if label is not None:
         classes = checked_labels(
             values_of(block, label), logits.shape[1], NAME, "row {} of a block".format
         )
         wrong = logits.argmax(1) != classes
-    random = np.random.RandomState()
-    random.set_state(how.state)
-    reservoir = _OpenReservoir(how.capacity, random)
-    flagged = torch.cat([rows, torch.from_numpy(wrong)[:, None].to(rows.dtype)], 1)
-    leaving = reservoir.add(flagged)
-    others = None
-    if how.centers is not None and leaving.shape[0]:
-        stream = CoresetStream(how.centers, random_state=how.seed)
-        stream.add(leaving[:, :-1])
-        others = stream.result()
-    varied = bool((rows != rows[:1]).any())
-    return Drawn(len(rows), rows[:1], varied, reservoir.numbers, reservoir.rows, others)
+    return lot.drawn(torch.from_numpy(logits.copy()), wrong)  # what Ray hands out is read-only
 
 
-class _OpenReservoir(Reservoir):
-    """A sample that tells what its rows drew, and takes rows that have drawn already."""
-
-    @property
-    def numbers(self) -> np.ndarray:  # (s,)
-        """What the rows of the sample drew, in their order."""
-        return np.array([-number for number, _ in sorted(self._largest, reverse=True)])
-
-    def take(self, numbers: np.ndarray, rows: Tensor, count: int) -> Tensor:
-        """Merge the sample of the next `count` rows in; the rows that do not stay."""
-        pool = rows if self._rows is None else torch.cat([self.rows, rows])
-        drawn = np.concatenate([self.numbers, numbers])
-        order = np.argsort(drawn, kind="stable")
-        staying, leaving = order[: self.capacity], np.sort(order[self.capacity :])
-        self._rows = pool[torch.from_numpy(staying)]
-        self._largest = [(-float(drawn[at]), place) for place, at in enumerate(staying)]
-        heapq.heapify(self._largest)
-        self.seen += count
-        return pool[torch.from_numpy(leaving)]
-
-    def skip(self, count: int) -> Any:
-        """The random sequence's state before the next `count` draws, which are then behind it."""
-        state = self._random.get_state()
-        for start in range(0, count, 2**20):
-            self._random.random_sample(min(2**20, count - start))
-        return state
-
-
-class _OpenStream(CoresetStream):
-    """A coreset of a stream that takes other coresets in."""
-
-    def take(self, part: Coreset) -> None:
-        """Merge a coreset in, as the stream merges its own condensed chunks."""
-        self.count += round(part.count)
-        for place, waiting in enumerate(self._condensed):
-            if waiting is None:
-                self._condensed[place] = part
-                return
-            part = merge([waiting, part], 2 * self.size, random_state=self._seed)
-            self._condensed[place] = None
-        self._condensed.append(part)
-
-
-class _Merged(TrainingRows):
-    """A field's training rows, put together from what the blocks kept of theirs."""
-
-    def __init__(self, max_centers: int, reduction: str, random: np.random.RandomState) -> None:
-        super().__init__(max_centers, reduction, random)
-        self._seed = 0 if self._others is None else self._others._seed
-        self._sample: _OpenReservoir = _OpenReservoir(self._sample.capacity, random)
-        if self._others is not None:
-            self._others: _OpenStream | None = _OpenStream(max_centers, random_state=self._seed)
-
-    def how(self, rows: int) -> How:
-        """What the next block, of so many rows, must know."""
-        centers = None if self._others is None else 2 * self.max_centers
-        return How(self._sample.capacity, self._sample.skip(rows), centers, self._seed)
-
-    def merge(self, block: Drawn, labelled: bool) -> None:
-        """Let the rows of the next block pass."""
-        if self._first is None:
-            self._first = block.first
-        self.varied = self.varied or block.varied or bool((block.first != self._first).any())
-        self.labelled = labelled
-        leaving = self._sample.take(block.numbers, block.sample, block.rows)
-        if self._others is not None:
-            if block.others is not None:
-                self._others.take(block.others)
-            self._others.add(leaving[:, :-1])
-
-    def settled(self, field: QIPF) -> QIPF:
-        """The field of these rows, which `partial_fit` may go on with."""
-        sample = self.sample
-        field.n_features_in_ = sample.shape[1]
-        field._seen, field._device = self, field._compute_device(sample, None)
-        field.n_samples_seen_ = self.count
-        field._settle()
-        return field
+def _settled(field: QIPF, seen: TrainingRows) -> QIPF:
+    """The field of these rows, which `partial_fit` may go on with."""
+    sample = seen.sample
+    field.n_features_in_ = sample.shape[1]
+    field._seen, field._device = seen, field._compute_device(sample, None)
+    field.n_samples_seen_ = seen.count
+    field._settle()
+    return field

@@ -14,21 +14,23 @@ from typing import Any
 
 import torch
 
-from qipf.distributed.blocks import checked_dataset, chosen_of, logits_of
+from qipf.distributed.blocks import NAME, checked_dataset, chosen_of, known_width, logits_of
 from qipf.distributed.connecting import (
     RETRIES,
     checked_workers,
     cluster,
     connected,
-    crew_of,
     got,
+    plan_of,
     ray,
+    require_connection,
 )
 from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.progress import silence
-from qipf.tables.scoring import Scored, checked_field, require_width, result_names, steady_results
-from qipf.tables.shards import Run, Shard, Tell, score_shard
+from qipf.tables.scoring import checked_field, require_width, result_names, steady_results
+from qipf.tables.shard_folders import Shard
+from qipf.tables.shards import Draft, Run, Tell, score_shard
 
 #: What to do about a shard that no worker survives.
 FEWER = "Finished shards are kept: run again, with fewer workers."
@@ -43,28 +45,30 @@ def on_ray(workers: int | None = None, address: str | None = None) -> Run:
     """A way for `qipf.tables.score_shards` to run: on a Ray cluster (see `cluster`).
 
     ``score_shards(field, "predictions", "scored", run=on_ray(workers=2))``. All machines must see
-    both folders under the same paths. A shard whose worker is lost is begun again on another.
+    both folders under the same paths. A shard whose worker is lost is begun again on another;
+    workers write drafts, of which the caller's process puts one in place.
     """
     checked_workers(workers)
+    require_connection(address)
     ray()  # told now, if it is missing
 
     def run(
         field: QIPF, shards: Sequence[Shard], tell: Tell
-    ) -> Generator[tuple[Shard, Scored], None, None]:
+    ) -> Generator[tuple[Shard, Draft], None, None]:
         if not shards:
             return
-        with cluster(address, workers, accelerated=_may_use_gpus(field)) as crew:
-            remote = ray().remote(max_calls=0, max_retries=RETRIES, **crew.needs)(_score_one)
+        with cluster(address, workers, accelerated=_may_use_gpus(field)) as plan:
+            remote = ray().remote(max_calls=0, max_retries=RETRIES, **plan.needs)(_score_one)
             box = [ray().put(_slim(field))]  # in a list it stays a reference
-            yield from _finished(remote, box, shards, crew.workers, tell)
+            yield from _written(remote, box, shards, plan.workers, tell)
 
     return run
 
 
-def _finished(
+def _written(
     remote: Any, box: list[Any], shards: Sequence[Shard], workers: int, tell: Tell
-) -> Iterator[tuple[Shard, Scored]]:
-    """Each shard when it is done; as many are under way as there are workers."""
+) -> Iterator[tuple[Shard, Draft]]:
+    """Each shard when its draft is there; as many are under way as there are workers."""
     waiting = list(shards)[::-1]
     busy: dict[Any, Shard] = {}
     try:
@@ -83,7 +87,7 @@ def _finished(
             ray().wait(list(busy), num_returns=len(busy), timeout=ENDING)
 
 
-def _score_one(box: list[Any], shard: Shard) -> Scored:
+def _score_one(box: list[Any], shard: Shard) -> Draft:
     """The task of a worker."""
     return score_shard(_own(box[0]), shard, lambda _: None)
 
@@ -119,7 +123,9 @@ def _may_use_gpus(field: QIPF) -> bool:
 
 def _absolute(shard: Shard) -> Shard:
     """The same shard for a process with another working folder."""
-    return replace(shard, source=shard.source.resolve(), target=shard.target.resolve())
+    # a target that is a link itself is replaced, not what it leads to
+    target = shard.target.parent.resolve() / shard.target.name
+    return replace(shard, source=shard.source.resolve(), target=target)
 
 
 # ---------------------------------------------------------------------- datasets
@@ -150,20 +156,23 @@ def score(
     checked_field(field)
     dataset = checked_dataset(dataset)
     chosen = chosen_of(dataset, columns)
+    width = known_width(dataset, chosen)
+    if width is not None:
+        require_width(NAME, width, field)
     taken = next((name for name in result_names(field, modes) if name in dataset.columns()), None)
     if taken is not None and taken not in chosen:
-        raise QIPFInputError(f"The dataset has a column {taken!r} already. Rename it first.")
+        raise QIPFInputError(f"{NAME} has a column {taken!r} already. Rename it first.")
     checked_workers(workers)
     connected(None, workers)  # and stay: the work is done when the result is read
-    crew = crew_of(workers, _may_use_gpus(field))
+    plan = plan_of(workers, _may_use_gpus(field))
     scored = dataset.map_batches(
         _Scorer,
         # in a list it stays a reference, which each worker follows once
         fn_constructor_args=([ray().put(_slim(field))], tuple(chosen), modes),
-        compute=ray().data.ActorPoolStrategy(min_size=1, max_size=crew.workers),
+        compute=ray().data.ActorPoolStrategy(min_size=1, max_size=plan.workers),
         batch_format="pyarrow",
         batch_size=None,
-        **crew.needs,
+        **plan.needs,
     )
     scored.context.execution_options.preserve_order = True
     return scored
@@ -177,8 +186,8 @@ class _Scorer:
 
     def __call__(self, batch: Any) -> Any:
         logits = logits_of(batch, self._columns)
-        if batch.num_rows:  # a column of lists without rows has no width
-            require_width("The dataset", logits.shape[1], self._field)
+        if batch.num_rows:  # lists have a width of their own, and without rows none
+            require_width(NAME, logits.shape[1], self._field)
         for name, values in steady_results(self._field, logits, self._modes).items():
             batch = batch.append_column(name, [values])
         return batch.drop_columns(list(self._columns))

@@ -118,10 +118,9 @@ def export_layers_onnx(
     path = _checked_path(path)
     program, few = _traced_layers(model, example)
     assert model.weights_ is not None  # it is fitted
-    assert model.center_indices_ is not None
     metadata = {
         "version": _version(),
-        "centers": len(model.center_indices_),
+        "centers": max((len(field.units) for field in model.fields_), default=0),
         "layers": tuple(map(str, model.layers_)),
         "weights": tuple(model.weights_.tolist()),
         "fingerprint": fingerprint(model.net),

@@ -11,8 +11,8 @@ from qipf.export.graph import ExactConstants
 from qipf.forward import device_of
 from qipf.layered import LayeredQIPF
 from qipf.layered.mixture import gap, mixed
+from qipf.layered.opinions import completed
 from qipf.layered.reading import passed
-from qipf.layered.weighing import completed
 
 
 class LayersGraph(nn.Module):

@@ -1,8 +1,9 @@
 r"""One field a class over a layer, all of them in one pass over the centres.
 
-.. math:: f_c(u) = \frac1N \sum_{y_i = c} e^{-\|u - u_i\|^2 / 2\sigma^2}, \qquad
+.. math:: f_c(u) = \frac1M \sum_{y_i = c} m_i\, e^{-\|u - u_i\|^2 / 2\sigma^2}, \qquad
           q_c = \frac{f_c}{\sum_b f_b}
 
+with the masses :math:`m_i` of the centres and their sum :math:`M`.
 On the unit sphere :math:`\|u-u_i\|^2 = 2 - 2\,u\cdot u_i`, so the posterior q is attention whose
 values are the centres' classes.
 """
@@ -22,6 +23,9 @@ from qipf.layered.metric import Metric
 #: Numbers in one block of kernel values, by kind of device: a CPU's cache, or a GPU's launch.
 BLOCK = {"cpu": 2**21, "cuda": 2**28}
 
+#: Centres times classes, at most: a field holds a table of both.
+LARGEST_TABLE = 2**24
+
 #: The smallest probability a field gives a class: it rules nothing out.
 SMALLEST = 1e-30
 
@@ -34,7 +38,11 @@ class Judged(NamedTuple):
 
 
 class ClassField:
-    """Centres on the unit sphere with their classes, under one kernel width."""
+    """Centres on the unit sphere with their classes, under one kernel width.
+
+    A centre is one training example, or stands for `masses` of them; `examples` tells which, or
+    which is nearest, by their places in the loader.
+    """
 
     def __init__(
         self,
@@ -43,17 +51,35 @@ class ClassField:
         labels: Tensor,  # (N,) their classes
         classes: int,
         bandwidth: float,
+        examples: Tensor,  # (N,) int64
+        masses: Tensor | None = None,  # (N,) by default all 1
     ) -> None:
         self.metric, self.units, self.labels = metric, units, labels
         self.classes, self.bandwidth = classes, bandwidth
+        self.examples = examples
+        self.masses = units.new_ones(len(units)) if masses is None else masses.to(units)
         self.known = units.new_zeros(classes, dtype=torch.bool)  # of which there are centres
         self.known[labels.long()] = True
         self.complete = bool(self.known.all())
+        # now, not when first asked for: a graph has no values yet
+        self._log_count = math.log(float(self.masses.double().sum()))
 
     @cached_property
     def _members(self) -> Tensor:  # (N, classes)
         table = self.units.new_zeros(len(self.units), self.classes)
-        return table.scatter_(1, self.labels.long()[:, None], 1.0)
+        return table.scatter_(1, self.labels.long()[:, None], self.masses[:, None])
+
+    def at(self, bandwidth: float) -> ClassField:
+        """The same centres under another width."""
+        return ClassField(
+            self.metric,
+            self.units,
+            self.labels,
+            self.classes,
+            bandwidth,
+            self.examples,
+            self.masses,
+        )
 
     def __call__(self, rows: Tensor) -> Judged:  # (n, D)
         """The classes' shares of the field at each row, and the field's height."""
@@ -107,10 +133,17 @@ class ClassField:
         kernel = kernel.mul_(inverse).exp_()  # of the nearest centre: 1
         by_class = kernel @ self._members
         total = by_class.sum(1, keepdim=True)
-        height = (nearest[:, 0] - 1) * inverse + total[:, 0].log() - math.log(len(self.units))
+        height = (nearest[:, 0] - 1) * inverse + total[:, 0].log() - self._log_count
         return Judged((by_class / total).clamp(min=SMALLEST), height)
 
     def to(self, device: torch.device) -> ClassField:
         """The same field on another device."""
-        metric, units = self.metric.to(device), self.units.to(device)
-        return ClassField(metric, units, self.labels.to(device), self.classes, self.bandwidth)
+        return ClassField(
+            self.metric.to(device),
+            self.units.to(device),
+            self.labels.to(device),
+            self.classes,
+            self.bandwidth,
+            self.examples,
+            self.masses.to(device),
+        )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 #: Shares of the accuracy above chance that the network keeps under its disturbances.
 KEPT = (0.9, 0.7, 0.5)
@@ -66,9 +67,52 @@ def shift(images: Tensor, t: float, random: torch.Generator) -> Tensor:
     return moved.permute(0, 3, 1, 2)
 
 
+def fade(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of each image's contrast lost."""
+    grey = images.mean((1, 2, 3), keepdim=True)
+    return grey + (1 - t) * (images - grey)
+
+
+def tone(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """Middle tones up to six powers lighter or darker; the lightest and the darkest stay."""
+    darkest, lightest = images.min(), images.max()
+    power = torch.full((len(images), 1, 1, 1), 1 + 5 * t)
+    power = torch.where(torch.rand(power.shape, generator=random) < 0.5, power, 1 / power)
+    spread = (lightest - darkest).clamp(min=torch.finfo(images.dtype).tiny)
+    return darkest + spread * ((images - darkest) / spread) ** power.to(images)
+
+
+def warp(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """Pulled smoothly this way and that, by about a quarter of the image at most."""
+    drawn = torch.randn(len(images), 2, 4, 4, generator=random).to(images)
+    pulled = functional.interpolate(
+        drawn, size=images.shape[2:], mode="bicubic", align_corners=True
+    )
+    same = torch.eye(2, 3).to(images).expand(len(images), 2, 3)
+    places = functional.affine_grid(same, list(images.shape), align_corners=False)
+    places = places + t / 2 * pulled.movedim(1, 3)
+    return functional.grid_sample(images, places, padding_mode="border", align_corners=False)
+
+
+def coarsen(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of the resolution lost; two by two pixels are left at least."""
+    height, width = (max(2, round((1 - t) * side)) for side in images.shape[2:])
+    few = functional.adaptive_avg_pool2d(images, (height, width))
+    return functional.interpolate(few, size=images.shape[2:], mode="nearest")
+
+
 #: Families by name: for inputs of any shape, and for images (n, C, H, W) too.
 FOR_ALL: dict[str, Disturb] = {"noise": noise, "drop": drop}
-FOR_IMAGES: dict[str, Disturb] = {**FOR_ALL, "blur": blur, "hole": hole, "shift": shift}
+FOR_IMAGES: dict[str, Disturb] = {
+    **FOR_ALL,
+    "blur": blur,
+    "hole": hole,
+    "shift": shift,
+    "fade": fade,
+    "tone": tone,
+    "warp": warp,
+    "coarsen": coarsen,
+}
 
 
 def families(inputs: Tensor) -> dict[str, Disturb]:
@@ -79,7 +123,8 @@ def families(inputs: Tensor) -> dict[str, Disturb]:
 def disturbed(inputs: Tensor, disturb: Disturb, t: float, seed: int) -> Tensor:
     """Inputs disturbed by one family, the same for the same seed, within the inputs' range."""
     random = torch.Generator().manual_seed(seed)
-    return disturb(inputs, t, random).clamp(inputs.min(), inputs.max())
+    wide = inputs if inputs.dtype == torch.float64 else inputs.float()  # half is not enough
+    return disturb(wide, t, random).clamp(wide.min(), wide.max()).to(inputs.dtype)
 
 
 def strengths(

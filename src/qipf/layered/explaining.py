@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +37,11 @@ class Opinion:
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A training example near an input, in the layer that doubts most."""
+    """A training example near an input, in the layer that doubts most.
+
+    In a coreset, the example that is nearest to a weighted centre near the input; then the cosine
+    is the centre's.
+    """
 
     index: int  # in the loader's order, from 0
     label: int  # its true class
@@ -96,7 +99,6 @@ def explained(
     opinions: Tensor,  # (n, 1 + layers, classes)
     weights: Tensor,  # (1 + layers,)
     fields: Mapping[Tap, ClassField],
-    places: np.ndarray,  # (N,) the centres in the loader's order
     count: int,
 ) -> list[Explanation]:
     """One explanation a prediction, with `count` neighbours of either class."""
@@ -115,7 +117,7 @@ def explained(
         gap(probabilities, predicted).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         rows_of_opinions,
-        _beside(rows, predicted, others[:, 1:], doubt[:, 1:], fields, places, count),
+        _beside(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
         strict=True,
     )
     return [
@@ -150,7 +152,6 @@ def _beside(
     others: Tensor,  # (n, layers, classes) the layers' opinions on the other classes
     doubt: Tensor,  # (n, layers)
     fields: Mapping[Tap, ClassField],
-    places: np.ndarray,
     count: int,
 ) -> list[Beside]:
     """For each input: the layer that doubts most, its rival class, and neighbours of both."""
@@ -165,19 +166,19 @@ def _beside(
         if not len(chosen):
             continue
         near, own, rival = rows[tap][chosen], predicted[chosen], others[chosen, number].argmax(1)
-        pairs = [_neighbors(field, near, classes, places, count) for classes in (own, rival)]
+        pairs = [_neighbors(field, near, classes, count) for classes in (own, rival)]
         for i, label, *neighbors in zip(chosen.tolist(), rival.tolist(), *pairs, strict=True):
             found[i] = (str(tap), label, *neighbors)
     return found
 
 
 def _neighbors(
-    field: ClassField, rows: Tensor, classes: Tensor, places: np.ndarray, count: int
+    field: ClassField, rows: Tensor, classes: Tensor, count: int
 ) -> list[tuple[Neighbor, ...]]:
     centers, cosines = field.nearest(rows, classes, count)
     return [
         tuple(
-            Neighbor(int(places[center]), label, cosine)
+            Neighbor(int(field.examples[center]), label, cosine)
             for center, cosine in zip(near, similar, strict=True)
             if cosine > -2  # what the class has too few centres for is at -inf
         )

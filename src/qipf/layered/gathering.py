@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
+from qipf.layered.class_field import LARGEST_TABLE
 from qipf.layered.taps import Rows
 from qipf.loading import length_of, unpacked
 from qipf.progress import progress
 
-#: Every so many-th example, at random, is for tuning and never a centre.
+#: One example in so many, at most, is for tuning and never a centre.
 ONE_IN = 5
+
+#: Examples held until the next clearing, in capacities.
+SLACK = 1.25
 
 #: Names of what is kept of an example, beside its rows.
 INPUTS, LABELS = "inputs", "labels"
@@ -25,8 +29,8 @@ class Kept:
     """A uniform sample of a stream: the examples with the smallest of their random numbers.
 
     `numbers`, `places` (which examples of the stream they are) and `values` (rows or inputs, and
-    labels) are in the order of the numbers once `settle` was called. Until then up to twice the
-    capacity is held, so that newcomers need not move everything else each time.
+    labels) are in the order of the numbers once `settle` was called. Until then somewhat more than
+    the capacity is held, so that newcomers need not move everything else each time.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -51,7 +55,7 @@ class Kept:
         self._newcomers.append({name: value.detach().cpu() for name, value in values.items()})
         self.numbers = np.concatenate([self.numbers, numbers])
         self.places = np.concatenate([self.places, places])
-        if len(self.numbers) > 2 * self.capacity:
+        if len(self.numbers) > SLACK * self.capacity:
             self.settle()
 
     def settle(self) -> None:
@@ -64,6 +68,12 @@ class Kept:
         self.numbers, self.places = self.numbers[staying], self.places[staying]
         self._newcomers = []
 
+    def cut(self, staying: np.ndarray) -> None:
+        """Keep those at these positions."""
+        index = torch.from_numpy(staying)
+        self.numbers, self.places = self.numbers[staying], self.places[staying]
+        self.values = {name: value[index] for name, value in self.values.items()}
+
 
 def gathered(
     loader: Iterable[Any],
@@ -74,23 +84,22 @@ def gathered(
 ) -> tuple[Kept, Kept, int]:
     """Rows of at most `centers` examples, inputs of at most `tuning` others, and the classes.
 
-    Only examples that may stay are run through the network. What stays does not depend on how the
+    Both are drawn from all examples; what is for tuning is then taken out of the rows. Only
+    examples that may stay are run through the network. What stays does not depend on how the
     stream was cut into batches.
     """
-    fields, held = Kept(centers), Kept(tuning)
+    fields, held = Kept(centers + tuning), Kept(tuning)
     classes = start = 0
     seen: list[int] = []  # the lowest and the highest label of each batch
     for number, batch in enumerate(progress(loader, "reading layers", length_of(loader, "fit"))):
         inputs, labels = _checked(batch, number)
         n = len(inputs)
         numbers = random.random_sample((n, 2))
-        apart = numbers[:, 1] < 1 / ONE_IN
         places = np.arange(start, start + n)
         start += n
         seen += [int(labels.min()), int(labels.max())] if n else []
-        for kept, mine in ((held, apart), (fields, ~apart)):
-            index = np.flatnonzero(mine)
-            index = index[kept.welcome(numbers[index, 0])]
+        for kept, drawn in ((held, numbers[:, 1]), (fields, numbers[:, 0])):
+            index = kept.welcome(drawn)
             if not len(index):
                 continue
             chosen = torch.from_numpy(index)
@@ -102,14 +111,17 @@ def gathered(
                 require_numbers(logits, rows, places[index])
                 classes = logits.shape[1]
                 values |= rows
-            kept.add(numbers[index, 0], places[index], values)
-    if not len(fields):
+            kept.add(drawn[index], places[index], values)
+    if start < 2:
         raise QIPFInputError(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
     _check_classes(classes, min(seen), max(seen))
     fields.settle()
     held.settle()
+    held.cut(np.arange(min(len(held), start // ONE_IN)))
+    centers = min(centers, LARGEST_TABLE // classes)
+    fields.cut(np.flatnonzero(~np.isin(fields.places, held.places))[:centers])
     return fields, held, classes
 
 

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from qipf.arrays import require_finite
-from qipf.errors import QIPFInputError, QIPFNotFittedError
+from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
 from qipf.forward import NoProbabilities, device_of, evaluating
 from qipf.layered.choosing import chosen_fields
 from qipf.layered.class_field import ClassField
 from qipf.layered.explaining import Explanation, explained
 from qipf.layered.gathering import gathered
 from qipf.layered.mixture import gap, mixed
+from qipf.layered.opinions import opinions_of
 from qipf.layered.reading import in_parts, passed
 from qipf.layered.taps import Rows, Tap, checked_taps, chosen_taps
 from qipf.layered.tuning import tuning_sets
-from qipf.layered.weighing import opinions_of, weighed
+from qipf.layered.weighing import LEAST, weighed
 from qipf.loading import few_rows, mapped
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
     from qipf.export import OnnxFile
 
+
+#: Examples whose rows are kept, at most, when no other number is given.
+MOST_EXAMPLES = 60_000
+
+#: How centres come from examples.
+REDUCTIONS = ("random", "coreset")
 
 #: Seeds are below this: the next one seeds the disturbances.
 LARGEST_SEED = 2**32 - 1
@@ -61,9 +68,13 @@ class LayeredQIPF:
     Parameters
     ----------
     net : a trained network that returns logits (n, classes) for one tensor of inputs.
-    layers : ``"auto"`` takes what at most eight dense or convolutional layers read, evenly over
-        the network's depth; or the names of layers whose outputs to use.
-    max_centers : training examples in the fields, at most.
+    layers : ``"auto"`` tries what at most eight dense or convolutional layers read, evenly over
+        the network's depth, and keeps those that count; or the names of layers whose outputs to
+        use.
+    max_centers : centres of a layer's field, at most; fewer where centres times classes would
+        exceed 16 million. Time, memory and files grow with them.
+    reduction : ``"random"`` makes so many training examples the centres, ``"coreset"`` weighted
+        centres that stand for up to 60,000 examples, at least one for each class.
     max_dimension : a layer's rows are narrowed to so many numbers.
     max_tuning : training examples kept apart, at most, to choose widths and weights by.
     random_state : seed of the samples and the disturbances.
@@ -71,16 +82,16 @@ class LayeredQIPF:
     Attributes
     ----------
     layers_ : the places in the network that are read.
-    fields_ : the layers' fields.
+    fields_ : the layers' fields; ``fields_[0].examples`` tells which examples of the loader,
+        counted from 0, the first field's centres are, or, in a coreset, are nearest to.
     weights_ : weights of the softmax, first, and the layers in the mixture; they sum to one.
-    center_indices_ : which examples of the loader, counted from 0, the centres are.
 
     Examples
     --------
-    >>> random = torch.Generator().manual_seed(0)
+    >>> _ = torch.manual_seed(0)
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> inputs = torch.randn(400, 4, generator=random)
-    >>> model = LayeredQIPF(net).fit([(inputs, net(inputs).argmax(1))])
+    >>> inputs = torch.randn(400, 4)
+    >>> model = LayeredQIPF(net).fit([(inputs, inputs[:, :3].argmax(1))])
     >>> model(inputs[:5]).uncertainty.shape
     torch.Size([5])
     """
@@ -90,7 +101,8 @@ class LayeredQIPF:
         net: nn.Module,
         layers: str | Sequence[str] = "auto",
         *,
-        max_centers: int = 6000,
+        max_centers: int = MOST_EXAMPLES,
+        reduction: str = "random",
         max_dimension: int = 128,
         max_tuning: int = 1000,
         random_state: int = 0,
@@ -109,15 +121,17 @@ class LayeredQIPF:
                 f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
                 f"{random_state!r}."
             )
+        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
+            raise unknown_name("reduction", reduction, REDUCTIONS)
         if not isinstance(layers, str) or layers != "auto":
             checked_taps(net, layers)
         self.net, self.layers = net, layers
-        self.max_centers, self.max_dimension = int(max_centers), int(max_dimension)
+        self.max_centers, self.reduction = int(max_centers), reduction
+        self.max_dimension = int(max_dimension)
         self.max_tuning, self.random_state = int(max_tuning), int(random_state)
         self.layers_: tuple[Tap, ...] = ()
         self.fields_: tuple[ClassField, ...] = ()
         self.weights_: Tensor | None = None  # (1 + layers,)
-        self.center_indices_: np.ndarray | None = None
         #: a few inputs, for what traces the network
         self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -138,15 +152,16 @@ class LayeredQIPF:
                 taps = self._taps(example)
             return in_parts(self.net, inputs, taps)
 
+        condensed = self.max_centers if self.reduction == "coreset" else None
+        examples = self.max_centers if condensed is None else max(condensed, MOST_EXAMPLES)
+        named = not isinstance(self.layers, str)
         with evaluating(self.net), torch.no_grad():
-            centers, held, classes = gathered(
-                loader, read, self.max_centers, self.max_tuning, random
-            )
+            centers, held, classes = gathered(loader, read, examples, self.max_tuning, random)
             tuning = tuning_sets(self.net, held, taps, classes, self.random_state)
-            fields = chosen_fields(centers, tuning, taps, classes, self.max_dimension)
-            weights = weighed(fields, tuning)
+            fields = chosen_fields(centers, tuning, taps, classes, self.max_dimension, condensed)
+            fields, weights = weighed(fields, tuning, 0.0 if named else LEAST)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
-        self.weights_, self.center_indices_ = weights, centers.places
+        self.weights_ = weights
         self._example = ((example,), {})
         return self
 
@@ -191,16 +206,8 @@ class LayeredQIPF:
         if not _whole(nearest) or nearest < 1:
             raise QIPFInputError(f"nearest must be an integer of at least 1, got {nearest!r}.")
         logits, rows, opinions, _ = self._judged(inputs)
-        assert self.center_indices_ is not None  # it is fitted
-        return explained(
-            logits,
-            rows,
-            opinions,
-            self._weights(logits.device),
-            self._fields(),
-            self.center_indices_,
-            int(nearest),
-        )
+        weights = self._weights(logits.device)
+        return explained(logits, rows, opinions, weights, self._fields(), int(nearest))
 
     def _judged(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
         """Logits, rows, opinions and the fields' heights."""

@@ -1,9 +1,14 @@
-"""How far each opinion on the class is to be believed: the softmax's and every layer's."""
+r"""How far each opinion on the class is to be believed: the softmax's and every layer's.
+
+Every layer is heard at several widths at once, and the weights that make the truth likeliest tell
+which width serves it best beside the others; by itself, a layer would choose a wider one.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from sklearn.metrics import roc_auc_score
@@ -11,65 +16,119 @@ from torch import Tensor
 
 from qipf.errors import QIPFWarning
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import gap, likeliest_weights, mixed
-from qipf.layered.taps import Rows, Tap
+from qipf.layered.mixture import TINY, likeliest_weights
+from qipf.layered.opinions import completed
+from qipf.layered.taps import Tap
 from qipf.layered.tuning import FEWEST, Tuning
+from qipf.progress import progress
+
+#: Factors on a layer's width that are weighed against each other.
+WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)
+
+#: A layer with less weight than this is left out.
+LEAST = 0.05
+
+#: Tuning rows that are weighed, at most.
+MOST_ROWS = 12_000
 
 
-def opinions_of(
-    logits: Tensor,  # (n, classes)
-    rows: Rows,
-    fields: Mapping[Tap, ClassField],
-) -> tuple[Tensor, Tensor]:  # (n, 1 + layers, classes), (n, layers)
-    """What the softmax, first, and the layers think of the class; how high the fields are."""
-    softmax = torch.softmax(logits.double(), 1)
-    judged = {tap: field(rows[tap]) for tap, field in fields.items()}
-    parts = [completed(judged[tap].posterior, field, softmax) for tap, field in fields.items()]
-    heights = [found.log_density[:, None] for found in judged.values()]
-    none = logits.new_zeros(len(logits), 0)
-    return torch.stack([softmax, *parts], 1), torch.cat([none, *heights], 1).double()
+@dataclass(frozen=True)
+class Told:
+    """What the softmax, first, and fields made of tuning rows, a column each."""
+
+    truth: Tensor  # (n, 1 + fields) probability of the true class
+    own: Tensor  # (n, 1 + fields) of the predicted class
+    against: Tensor  # (n, 1 + fields) of all other classes
+    wrong: Tensor  # (n,) where the network errs
+    sets: Tensor  # (n,) which set a row is of
+
+    def __getitem__(self, columns: list[int]) -> Told:
+        truth, own, against = (p[:, columns] for p in (self.truth, self.own, self.against))
+        return Told(truth, own, against, self.wrong, self.sets)
+
+    def gains(self, weights: Tensor) -> list[float]:
+        """By how much the mixture tells errors better than the softmax, for each set with any."""
+        whole = (self.against @ weights).clamp(min=TINY).log() - (self.own @ weights).log()
+        alone = self.against[:, 0].clamp(min=TINY).log() - self.own[:, 0].log()
+        found = []
+        for number in self.sets.unique():
+            mine = self.sets == number
+            wrong = self.wrong[mine].cpu().numpy()
+            if wrong.any() and not wrong.all():
+                areas = [
+                    roc_auc_score(wrong, doubt[mine].cpu().numpy()) for doubt in (whole, alone)
+                ]
+                found.append(areas[0] - areas[1])
+        return found
 
 
-def completed(
-    posterior: Tensor,  # (n, classes) a layer's
-    field: ClassField,
-    softmax: Tensor,  # (n, classes)
-) -> Tensor:  # (n, classes)
-    """A layer's opinion on all classes: those it has no centres of it leaves to the softmax."""
-    posterior = posterior.double()
-    if field.complete:
-        return posterior
-    left = torch.where(field.known, 0.0, softmax)
-    return torch.where(field.known, posterior * (1 - left.sum(1, keepdim=True)), softmax)
+def weighed(
+    fields: Mapping[Tap, ClassField], tuning: Tuning, least: float = LEAST
+) -> tuple[dict[Tap, ClassField], Tensor]:  # (1 + layers,)
+    """The layers that count, each at the width that serves the mixture best, and all weights.
 
-
-def weighed(fields: Mapping[Tap, ClassField], tuning: Tuning) -> Tensor:  # (1 + layers,)
-    """The weights that make the truth likeliest; the softmax alone where nothing speaks for more.
-
-    That is so with too few examples, without errors, or where the layers do not detect errors
-    better on average: then a warning says why.
+    The weights make the truth likeliest, among all layers at all `WIDTHS`; each layer keeps its
+    heaviest width, and layers below the `least` weight are left out. The softmax speaks alone,
+    and a warning says why, with too few examples, without errors, or where the layers do not
+    detect errors better on average.
     """
     alone = torch.zeros(1 + len(fields), dtype=torch.float64)
     alone[0] = 1.0
     if not tuning.sets:
         _fall_back(f"fewer than {FEWEST} examples were left to weigh the layers by")
-        return alone
-    opinions = [opinions_of(*found, fields)[0] for found in tuning.sets.values()]
-    truth = tuning.labels[:, None, None]
-    told = [o.gather(2, truth.expand(-1, o.shape[1], 1))[..., 0] for o in opinions]
-    weights = likeliest_weights(torch.cat(told)).cpu()
-    gains = [
-        _gain(opinion, weights, logits.argmax(1), tuning.labels)
-        for opinion, (logits, _) in zip(opinions, tuning.sets.values(), strict=True)
-    ]
-    told_apart = [gain for gain in gains if gain is not None]
-    if not told_apart:
+        return dict(fields), alone
+    told = _told(fields, tuning)
+    columns = _best_widths(likeliest_weights(told.truth), len(fields))
+    weights = likeliest_weights(told[[0, *columns]].truth)
+    least = min(least, max(weights[1:].tolist(), default=0.0))  # the heaviest always stays
+    kept = {
+        tap: column
+        for tap, column, weight in zip(fields, columns, weights[1:].tolist(), strict=True)
+        if weight >= least
+    }
+    told = told[[0, *kept.values()]]
+    weights = likeliest_weights(told.truth)
+    gains = told.gains(weights)
+    if not gains:
         _fall_back("the network makes no errors to learn from, even on disturbed inputs")
-        return alone
-    if sum(told_apart) < 0:
+        return dict(fields), alone
+    if sum(gains) < 0:
         _fall_back("they tell the network's errors no better than its softmax does")
-        return alone
-    return weights
+        return dict(fields), alone
+    widths = {tap: WIDTHS[(column - 1) % len(WIDTHS)] for tap, column in kept.items()}
+    return {
+        tap: fields[tap].at(w * fields[tap].bandwidth) for tap, w in widths.items()
+    }, weights.cpu()
+
+
+def _best_widths(weights: Tensor, layers: int) -> list[int]:
+    """The column of each layer's heaviest width; the softmax's column is the first."""
+    by_width = weights[1:].view(layers, len(WIDTHS))
+    return [1 + i * len(WIDTHS) + int(own.argmax()) for i, own in enumerate(by_width)]
+
+
+def _told(fields: Mapping[Tap, ClassField], tuning: Tuning) -> Told:
+    """The opinions of all fields at all widths on the tuning rows, or so many of them."""
+    step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
+    labels = tuning.labels[::step, None]
+    parts = []
+    for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighing layers")):
+        logits = logits[::step]
+        softmax = torch.softmax(logits.double(), 1)
+        opinions = [softmax]
+        for tap, field in fields.items():
+            widths = [width * field.bandwidth for width in WIDTHS]
+            for judged in field.judged(rows[tap][::step], widths):
+                opinions.append(completed(judged.posterior, field, softmax))
+        predicted = logits.argmax(1, keepdim=True)
+        shared = [
+            torch.cat([opinion.gather(1, classes) for opinion in opinions], 1)
+            for classes in (labels, predicted)
+        ]
+        against = torch.stack([o.scatter(1, predicted, 0).sum(1) for o in opinions], 1)
+        wrong = (predicted != labels)[:, 0]
+        parts.append((*shared, against, wrong, torch.full_like(wrong, number, dtype=torch.long)))
+    return Told(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def _fall_back(reason: str) -> None:
@@ -78,13 +137,3 @@ def _fall_back(reason: str) -> None:
         QIPFWarning,
         stacklevel=4,
     )
-
-
-def _gain(opinions: Tensor, weights: Tensor, predicted: Tensor, labels: Tensor) -> float | None:
-    """By how much the mixture detects errors better than the softmax; None if there are none."""
-    wrong = (predicted != labels).cpu().numpy()
-    if wrong.all() or not wrong.any():
-        return None
-    whole = gap(mixed(opinions, weights.to(opinions.device)), predicted).cpu().numpy()
-    alone = gap(opinions[:, 0], predicted).cpu().numpy()
-    return float(roc_auc_score(wrong, whole) - roc_auc_score(wrong, alone))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qipf.layered import LayeredQIPF
+from qipf.layered.model import MOST_EXAMPLES
 from qipf.methods.layered import ROWS, unit_range
 from qipf.methods.protocol import Batch, CleanData, Method, to_double
 
@@ -21,7 +22,8 @@ class Layers(Method):
     layers only; a user of `LayeredQIPF` has the prediction from that same pass.
     """
 
-    max_centers: int = 6000
+    max_centers: int = MOST_EXAMPLES
+    reduction: str = "random"
     max_dimension: int = 128
     max_tuning: int = 1000
     name = "qipf_plus"
@@ -32,6 +34,7 @@ class Layers(Method):
         self.model_ = LayeredQIPF(
             clean.network,
             max_centers=self.max_centers,
+            reduction=self.reduction,
             max_dimension=self.max_dimension,
             max_tuning=self.max_tuning,
             random_state=clean.seed,

@@ -8,11 +8,13 @@ import select
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 from qipf.errors import QIPFInputError
+from qipf.tables.contents import HEAD, not_text
 
 #: Bytes that are read at a time, at most.
 CHUNK = 2**20
@@ -62,6 +64,8 @@ class LineSource:
         self.name = "standard input" if path is None else str(path)
         self.unfinished = False
         self._descriptor = 0 if path is None else _opened(path)
+        if path is None:
+            _widen_pipe()
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -151,15 +155,29 @@ def _opened(path: Path) -> int:
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror or error}.") from error
     mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
+    found = not_text(os.pread(descriptor, HEAD, 0)) if stat.S_ISREG(mode) else None
+    if stat.S_ISREG(mode) and not found:
         return descriptor
     os.close(descriptor)
+    if found:
+        unpack = "Unpack it into standard input: zcat FILE | qipf monitor field.qipf."
+        way_out = unpack if found.startswith("compressed") else "Judge it with qipf score."
+        raise QIPFInputError(f"{path} is {found}, not lines of text. {way_out}")
     if stat.S_ISDIR(mode):
         raise QIPFInputError(f"{path} is a folder. Name a file in it.")
     raise QIPFInputError(
         f"{path} is a pipe or a device, not a file whose place can be kept. Feed it to standard "
         "input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf."
     )
+
+
+def _widen_pipe() -> None:
+    """Let a pipe hold a whole piece, so that who writes to it goes on while lines are judged."""
+    # not where there is no such call, for no pipe, nor beyond what this user may have
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        fcntl.fcntl(0, fcntl.F_SETPIPE_SZ, CHUNK)
 
 
 def _ready(seconds: float) -> bool:

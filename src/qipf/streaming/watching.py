@@ -75,6 +75,10 @@ class Watch:
     on_bad_line : ``"skip"`` reports and counts it, ``"stop"`` ends before it.
     new_input : the input is another than that of the earlier watch; it is read from its start.
     skip_seen : standard input starts from its first line again: skip what was counted of it.
+
+    Attributes
+    ----------
+    new_lines : lines of the input that this watch has taken.
     """
 
     def __init__(
@@ -106,9 +110,12 @@ class Watch:
         self._again = place is not None and not new_input
         if place is not None and not new_input:
             self._take_up(place)
-        self._unusable = ""  # the first line that told no layout, and why
+        self.new_lines = 0
+        self._usable = self._line > 0  # whether any line of the input held logits
+        self._first_bad = ""  # the line, and why
         self._skip = self._line if skip_seen else 0
         self._pending: list[NDArray[Any]] = []  # rows of the window that has begun
+        self._waiting = 0  # how many
         self._untold, self._last_bad = 0, 0
         self._told = self._place()
 
@@ -131,9 +138,10 @@ class Watch:
     def _kind(self) -> str:
         return _STDIN if self.source.path is None else _FILE
 
-    def report(self) -> Report:
-        """The verdict as things stand."""
-        return Report(self._number, self._line, self._bad_lines, self.monitor.verdict())
+    def report(self, verdict: Verdict | None = None) -> Report:
+        """The verdict as things stand; given one, which takes a while to work out, that one."""
+        verdict = self.monitor.verdict() if verdict is None else verdict
+        return Report(self._number, self._line, self._bad_lines, verdict)
 
     def run(self, parser: LineParser) -> None:
         """Watch until the lines end, then tell of what has come since the last verdict.
@@ -151,8 +159,8 @@ class Watch:
             parser.settle(lines.texts[:known])
             if known < len(lines.texts):
                 self._take(Lines(lines.texts[known:], lines.ends[known:]), parser)
-        if not parser.settled and self._unusable:  # there is nothing to have a verdict on
-            raise QIPFInputError(f"No line of {self.source.name} holds logits. {self._unusable}.")
+        if not self._usable and self._first_bad:  # there is nothing to have a verdict on
+            raise QIPFInputError(f"No line of {self.source.name} holds logits. {self._first_bad}.")
         self._finish()
         if self.source.unfinished:
             self._complain(
@@ -173,8 +181,10 @@ class Watch:
     def _take(self, lines: Lines, parser: LineParser) -> None:
         parsed = parser.parse(lines.texts)
         bad, before = deque(parsed.bad), self._line
-        if bad and not parser.settled and not self._unusable:
-            self._unusable = f"Line {before + bad[0][0] + 1}: {bad[0][1]}"
+        self.new_lines += len(lines.texts)
+        self._usable = self._usable or bool(parsed.places)
+        if bad and not self._first_bad:
+            self._first_bad = f"Line {before + bad[0][0] + 1}: {bad[0][1]}"
         stop = bad[0][0] if bad and self._on_bad_line == "stop" else len(lines.texts)
 
         def advance(to: int) -> None:
@@ -189,11 +199,11 @@ class Watch:
         start = 0
         while len(rows) - start >= self._room():
             end = start + self._room()
-            self._pending.append(rows[start:end])
+            self._hold(rows[start:end])
             advance(parsed.places[end - 1] + 1)
             self._finish()
             start = end
-        self._pending.append(rows[start:])
+        self._hold(rows[start:])
         advance(stop)
         if stop < len(lines.texts):
             self._finish()
@@ -204,23 +214,28 @@ class Watch:
 
     def _room(self) -> int:
         """Rows that the window still lacks."""
-        begun = self.monitor.seen + sum(map(len, self._pending))
-        return self.monitor.window - begun % self.monitor.window
+        return self.monitor.window - (self.monitor.seen + self._waiting) % self.monitor.window
+
+    def _hold(self, rows: NDArray[Any]) -> None:
+        if len(rows):  # bad lines alone must not add up
+            self._pending.append(rows)
+            self._waiting += len(rows)
 
     def _finish(self) -> None:
-        """Judge what is pending, save, and tell; nothing if nothing has come."""
-        pending, self._pending = self._pending, []
-        if any(map(len, pending)):
-            self.monitor.update_logits(np.concatenate(pending))
+        """Judge what is pending, save, and tell; nothing if nothing has come, or only a header."""
+        pending, waiting, verdict = self._pending, self._waiting, None
+        self._pending, self._waiting = [], 0
+        if waiting:
+            verdict = self.monitor.update_logits(np.concatenate(pending))
         self._report_untold()
-        if self._place() == self._told:
+        if self._place() == self._told or self.monitor.seen == 0:
             return
         self._number += 1
         self._told = self._place()
         if self.state is not None:
             self.monitor.notes = self.monitor.notes | self._notes()
             self.monitor.save(self.state)
-        self._tell(self.report())
+        self._tell(self.report(verdict))
 
     def _place(self) -> tuple[int, int]:
         return self.monitor.seen, self._line

@@ -50,8 +50,10 @@ def chosen_columns(path: str, present: Sequence[str], wanted: str | None) -> lis
     return chosen
 
 
-def chosen_label(path: str, present: Sequence[str], wanted: str | None) -> str | None:
-    """The label's column: the one named, with "auto" one called so, if there is one.
+def chosen_label(
+    path: str, present: Sequence[str], wanted: str | None, what: str = "column"
+) -> str | None:
+    """The label's column (or array): the one named, with "auto" one called so, if there is one.
 
     >>> chosen_label("a.csv", ["label", "logit_0"], "auto")
     'label'
@@ -62,7 +64,7 @@ def chosen_label(path: str, present: Sequence[str], wanted: str | None) -> str |
         return next((name for name in LABELS if name in present), None)
     if wanted not in present:
         raise QIPFInputError(
-            f"{path} has no column {wanted!r} for the labels. It has: {listed(present)}."
+            f"{path} has no {what} {wanted!r} for the labels. It has: {listed(present)}."
         )
     return wanted
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.tables.columns import chosen_columns, chosen_label
+from qipf.tables.contents import HEAD, not_text
 from qipf.tables.table import Block, Table, checked_labels, require_finite, rows_per_block
 
 
@@ -108,9 +109,19 @@ def _reading(path: Path) -> Iterator[Any]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield csv.reader(file)
     except UnicodeDecodeError as error:
-        raise QIPFInputError(f"{path} is not a text file in UTF-8.") from error
+        raise QIPFInputError(f"{path} is {_instead_of_text(path)}.") from error
     except csv.Error as error:
         raise QIPFInputError(f"{path} is not a readable text table: {error}.") from error
+
+
+def _instead_of_text(path: Path) -> str:
+    with open(path, "rb") as file:
+        found = not_text(file.read(HEAD))
+    return (
+        f"{found}, not text. Unpack it, or name it for what it is"
+        if found
+        else "not a text file in UTF-8"
+    )
 
 
 def _lines(path: Path) -> int:

@@ -89,7 +89,7 @@ def open_npz(path: Path, columns: str | None, labels: str | None) -> Table:
                 f"{path} has no array {key!r}. It has: {listed(names) or 'none'}. Save it with "
                 "np.savez(path, logits=…, labels=…), or name the array with --columns."
             )
-        label = chosen_label(str(path), names, labels)
+        label = chosen_label(str(path), names, labels, what="array")
         with archive.open(f"{key}.npy") as file:
             logits = ArrayRows(str(path), key, file)  # type: ignore[arg-type]
         count = logits.shape[0] if logits.shape else 0
@@ -117,6 +117,8 @@ def open_npz(path: Path, columns: str | None, labels: str | None) -> Table:
 
 
 def _table(path: Path, logits: ArrayRows, labelled: bool, blocks: Any) -> Table:
+    if len(logits.shape) == 2 and logits.shape[0] == 0:
+        raise QIPFInputError(f"{path}: {logits.name} has no rows.")
     if len(logits.shape) != 2 or 0 in logits.shape:
         raise QIPFInputError(
             f"{path}: {logits.name} must have shape (predictions, logits), got {logits.shape}."

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -61,16 +62,46 @@ def origin_of(field: QIPF, columns: Sequence[str], modes: bool) -> Origin:
     return Origin(__version__, _field_digest(field), _digest(options.encode()))
 
 
-def file_digest(path: Path) -> str:
-    """A fingerprint of a file's content."""
+def file_digest(path: Path, tell: Callable[[int], object] = int) -> str:
+    """A fingerprint of a file's content; `tell` hears of the bytes as they are read."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb") as file:
             while piece := file.read(PIECE):
                 digest.update(piece)
+                tell(len(piece))
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
     return digest.hexdigest()
+
+
+@contextmanager
+def as_read(path: Path) -> Iterator[str]:
+    """The fingerprint of a file that is read meanwhile; refused if it does not stay the same."""
+    before, digest = _state(path), file_digest(path)
+
+    def require_the_same() -> None:
+        # hashed once more only if there is reason to
+        if _state(path) != before and file_digest(path) != digest:
+            raise QIPFInputError(
+                f"{path} was changed while it was read. Run again when nobody writes to it."
+            )
+
+    try:
+        yield digest
+    except Exception:
+        require_the_same()  # else what went wrong is not the reason that it seems
+        raise
+    require_the_same()
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """What the system says of a file: changes whenever its content does."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def as_metadata(origin: Origin, scored: Scored) -> dict[bytes, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,8 @@ def require_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
     for name in names:
         kind = schema.field(name).type
         if not (types.is_floating(kind) or types.is_integer(kind)):
-            raise QIPFInputError(f"{path}: the column {name!r} holds {kind}, not numbers.")
+            hint = " One column for each logit is expected." if types.is_nested(kind) else ""
+            raise QIPFInputError(f"{path}: the column {name!r} holds {kind}, not numbers.{hint}")
 
 
 @contextmanager
@@ -73,6 +75,8 @@ def opened(path: Path) -> Iterator[Any]:
     try:
         file = arrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's word, not Arrow's
+            raise QIPFInputError(f"Cannot read {path}: {os.strerror(error.errno)}.") from error
         raise QIPFInputError(f"{path} is not a Parquet file ({_first_line(error)}).") from error
     with file:
         yield file
@@ -108,6 +112,12 @@ def logits_of(
     path: str, batch: Any, chosen: Sequence[str], start: int
 ) -> NDArray[Any]:  # (n, len(chosen))
     """The logits of a block whose first row is row `start` of the file."""
+    for name in chosen:
+        if batch.column(name).null_count:
+            row = start + int(np.flatnonzero(batch.column(name).is_null())[0])
+            raise QIPFInputError(
+                f"{path}, row {row}: {name} is null. Drop rows without a number, or fill them in."
+            )
     logits = np.stack([_numbers(batch.column(name)) for name in chosen], axis=1)
     require_finite(logits, path, lambda row: f"row {start + row}", chosen)
     return logits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,9 @@ from qipf.tables.table import Block, Table
 
 #: Files that hold logits.
 KINDS = (".npz", ".npy", ".csv", ".parquet")
+
+#: Files that must be unpacked first.
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def open_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Table:
@@ -71,13 +75,18 @@ def read_table(path: Path | str, columns: str | None = None, labels: str | None 
 
 def _existing(path: Path) -> Path:
     if path.suffix.lower() not in KINDS:
-        raise QIPFInputError(f"Cannot read {str(path)!r}: a file in {either(KINDS)} is expected.")
-    if path.is_dir():
-        raise QIPFInputError(f"{path} is a folder; name a file in it.")
-    if not path.exists():
-        raise QIPFInputError(f"There is no file {path}.")
+        if not path.suffix and not os.path.exists(path):
+            raise QIPFInputError(f"There is no file or folder {path}.")
+        packed = " Unpack it first." if path.suffix.lower() in PACKED else ""
+        raise QIPFInputError(
+            f"Cannot read {str(path)!r}: a file in {either(KINDS)} is expected.{packed}"
+        )
     try:
         path.open("rb").close()
+    except IsADirectoryError:
+        raise QIPFInputError(f"{path} is a folder; name a file in it.") from None
+    except FileNotFoundError:
+        raise QIPFInputError(f"There is no file {path}.") from None
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
     return path

@@ -92,8 +92,9 @@ def score_table(
             others = {} if output.suffix.lower() == ".npy" else block.others
             taken = next((name for name in results if name in others), None)
             if taken is not None:
+                what = "an array" if Path(path).suffix.lower() == ".npz" else "a column"
                 raise QIPFInputError(
-                    f"{path} has a column {taken!r} already. Rename it, or write an .npy file, "
+                    f"{path} has {what} {taken!r} already. Rename it, or write an .npy file, "
                     "which holds the scores alone."
                 )
             write({**others, **results})
@@ -153,7 +154,12 @@ def _results(field: QIPF, logits: NDArray[Any], modes: bool) -> dict[str, NDArra
 def require_width(path: str, dimension: int, field: QIPF) -> None:
     """Refuse logits of another number than the field was fitted with."""
     if dimension != field.n_features_in_:
+        ways_out = {
+            ".npy": "Judge logits of the network that the field was fitted with.",
+            ".npz": "Name another array with --columns.",
+        }
         raise QIPFInputError(
             f"{path} has {dimension} logits a row, but the field was fitted with "
-            f"{field.n_features_in_}. Choose them with --columns."
+            f"{field.n_features_in_}. "
+            + ways_out.get(Path(path).suffix.lower(), "Choose them with --columns.")
         )
