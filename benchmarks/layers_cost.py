@@ -1,0 +1,173 @@
+"""What the uncertainty of a prediction costs, network included: time, memory, by method.
+
+    python benchmarks/layers_cost.py --run runs/paper --data DATA [--device cuda]
+
+The networks are those of a finished paper run. Every method gets the same images and gives an
+uncertainty for each: the softmax's entropy (one pass), `qipf.QIPF` over the logits (6,000 centres),
+`qipf.LayeredQIPF` as it comes and with a coreset of 6,000, ten networks, and a hundred passes with
+dropout. Then the class fields of every layer against the plain field of the same rows, centres and
+dimension. Writes results/layers-cost-DEVICE.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import qipf
+from qipf.bench.scoring import Contender, Setting
+from qipf.bench.suites import find
+from qipf.engines import create
+from qipf.layered.reading import in_parts
+from qipf.methods.layered import unit_range
+
+NETWORKS = ("mnist_lenet", "cifar10_vgg3")
+NETWORKS_IN_ENSEMBLE, PASSES = 10, 100
+ROUNDS = 5
+
+Row = dict[str, Any]
+
+
+def entropy(probabilities: Tensor) -> Tensor:  # (n, classes) -> (n,)
+    """Of the softmax, or of a mean of several."""
+    return torch.special.entr(probabilities).sum(1)
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """The median time of one go, after one to warm up."""
+    found = []
+    for _ in range(ROUNDS + 1):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - start)
+    return median(found[1:])
+
+
+def megabytes(*things: nn.Module | Tensor) -> float:
+    """What weights and centres take in memory."""
+    tensors = [t for thing in things for t in _tensors(thing)]
+    return sum(t.numel() * t.element_size() for t in tensors) / 1e6
+
+
+def _tensors(thing: nn.Module | Tensor) -> list[Tensor]:
+    return [thing] if isinstance(thing, Tensor) else [*thing.parameters(), *thing.buffers()]
+
+
+def held(model: qipf.LayeredQIPF) -> float:
+    """What a network and the fields of its layers take."""
+    arrays: list[Tensor] = []
+    for f in model.fields_:
+        arrays += [f.units, f.labels, f.masses, f.metric.mean, f.metric.directions]
+    return megabytes(model.net, *arrays)
+
+
+def with_dropout(net: nn.Module, rate: float) -> nn.Module:
+    """The network, drawing anew in each pass."""
+    net = copy.deepcopy(net).eval()
+    for layer in net.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p = rate
+            layer.train()
+    return net
+
+
+def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
+    """A line a method."""
+    data, net = contender.dataset, contender.network.eval()
+    images = unit_range(data.test_images[:batch]).to(device)
+    train = list(
+        zip(unit_range(data.train_images).split(1000), data.train_labels.split(1000), strict=True)
+    )
+    start = time.perf_counter()
+    plus = qipf.LayeredQIPF(net).fit(train)
+    fitting = time.perf_counter() - start
+    small = qipf.LayeredQIPF(net, max_centers=6000, reduction="coreset").fit(train)
+    plain = qipf.wrap(net).fit(shown for shown, _ in train)
+    centers = torch.as_tensor(plain.field.centers_)
+    networks = [copy.deepcopy(net) for _ in range(NETWORKS_IN_ENSEMBLE)]
+    dropping = with_dropout(net, contender.spec.full_recipe().dropout_rate)
+
+    def mean_of(passes: list[nn.Module], shown: Tensor) -> Tensor:
+        total = sum(torch.softmax(one(shown), 1) for one in passes)
+        return entropy(torch.as_tensor(total) / len(passes))
+
+    methods: dict[str, tuple[Callable[[Tensor], object], float]] = {
+        "entropy": (lambda x: mean_of([net], x), megabytes(net)),
+        "qipf": (
+            lambda x: plain(x).uncertainty,
+            megabytes(net, centers),
+        ),
+        "qipf_plus": (plus.uncertainty, held(plus)),
+        "qipf_plus, coreset of 6,000": (small.uncertainty, held(small)),
+        "ensemble of 10": (lambda x: mean_of(networks, x), megabytes(*networks)),
+        "MC-Dropout, 100 passes": (lambda x: mean_of([dropping] * PASSES, x), megabytes(net)),
+    }
+    for name, (method, size) in methods.items():
+        with torch.no_grad():
+            many = seconds(lambda method=method: method(images), device)
+            one = seconds(lambda method=method: method(images[:1]), device)
+        row = {
+            "network": contender.spec.name,
+            "method": name,
+            "milliseconds_per_prediction": 1e3 * many / len(images),
+            "milliseconds_for_one": 1e3 * one,
+            "megabytes_held": size,
+        }
+        if name == "qipf_plus":
+            row |= {"layers": len(plus.fields_), "seconds_to_fit": fitting}
+        yield row
+    _, rows = in_parts(net, images, plus.layers_)
+    for tap, field in zip(plus.layers_, plus.fields_, strict=True):
+        engine = create("auto", field.units, field.bandwidth)
+        shown = rows[tap]
+        with torch.no_grad():
+            ours = seconds(lambda f=field, r=shown: f(r), device)
+            theirs = seconds(lambda f=field, r=shown, e=engine: e(f.metric(r)), device)
+        yield {
+            "network": contender.spec.name,
+            "method": f"class fields of {tap}",
+            "milliseconds_per_prediction": 1e3 * ours / len(images),
+            "times_the_plain_field": ours / theirs,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", type=Path, default=Path("results"))
+    options = parser.parse_args()
+    suite = replace(find("paper"), seed=options.seed)
+    batch = 1000 if options.device == "cuda" else 200
+    rows = []
+    for network in options.networks:
+        setting = Setting(suite, options.run, options.device, options.data)
+        for row in rows_of(Contender(setting, network), batch, options.device):
+            rows.append({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+            print(*rows[-1].values(), sep="  ", flush=True)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with (options.output / f"layers-cost-{options.device}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
