@@ -68,11 +68,20 @@ def _tensors(thing: nn.Module | Tensor) -> list[Tensor]:
 
 
 def held(model: qipf.LayeredQIPF) -> float:
-    """What a network and the fields of its layers take."""
+    """What a network and the fields of its layers take, the tables of their classes included."""
     arrays: list[Tensor] = []
     for f in model.fields_:
-        arrays += [f.units, f.labels, f.masses, f.metric.mean, f.metric.directions]
+        arrays += [f.units, f.labels, f.masses, f.examples, f.metric.mean, f.metric.directions]
+        arrays.append(torch.empty(len(f.units), f.classes))
     return megabytes(model.net, *arrays)
+
+
+def peak(work: Callable[[], object]) -> float:
+    """Megabytes of a GPU that one go takes beside what is held already."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
 
 
 def with_dropout(net: nn.Module, rate: float) -> nn.Module:
@@ -96,7 +105,7 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
     plus = qipf.LayeredQIPF(net).fit(train)
     fitting = time.perf_counter() - start
     small = qipf.LayeredQIPF(net, max_centers=6000, reduction="coreset").fit(train)
-    plain = qipf.wrap(net).fit(shown for shown, _ in train)
+    plain = qipf.wrap(net).fit(train)
     centers = torch.as_tensor(plain.field.centers_)
     networks = [copy.deepcopy(net) for _ in range(NETWORKS_IN_ENSEMBLE)]
     dropping = with_dropout(net, contender.spec.full_recipe().dropout_rate)
@@ -107,10 +116,7 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
 
     methods: dict[str, tuple[Callable[[Tensor], object], float]] = {
         "entropy": (lambda x: mean_of([net], x), megabytes(net)),
-        "qipf": (
-            lambda x: plain(x).uncertainty,
-            megabytes(net, centers),
-        ),
+        "qipf": (lambda x: plain(x).uncertainty, megabytes(net, centers)),
         "qipf_plus": (plus.uncertainty, held(plus)),
         "qipf_plus, coreset of 6,000": (small.uncertainty, held(small)),
         "ensemble of 10": (lambda x: mean_of(networks, x), megabytes(*networks)),
@@ -127,6 +133,9 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
             "milliseconds_for_one": 1e3 * one,
             "megabytes_held": size,
         }
+        if device == "cuda":
+            with torch.no_grad():
+                row["megabytes_more_at_work"] = peak(lambda method=method: method(images))
         if name == "qipf_plus":
             row |= {"layers": len(plus.fields_), "seconds_to_fit": fitting}
         yield row

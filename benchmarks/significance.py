@@ -33,27 +33,27 @@ AREAS = ("roc_auc", "pr_auc")
 def areas(
     uncertainty: NDArray,  # (n,)
     wrong: NDArray,  # (n,) bool
-    draws: NDArray,  # (B, n) how often each image was drawn
+    draws: NDArray,  # (n, B) how often each image was drawn
 ) -> NDArray:  # (2, B)
     """ROC-AUC and average precision under every draw; NaN where it has no errors, or only errors.
 
     >>> score, wrong = np.array([0.1, 0.2, 0.2, 0.9]), np.array([False, False, True, True])
-    >>> areas(score, wrong, np.ones((1, 4), np.float32)).ravel().round(4)
+    >>> areas(score, wrong, np.ones((4, 1), np.float32)).ravel().round(4)
     array([0.875 , 0.8333])
     """
     order = np.argsort(uncertainty, kind="stable")
     starts = np.flatnonzero(np.diff(uncertainty[order], prepend=-np.inf))
-    drawn, bad = draws[:, order].astype(np.float64), wrong[order]
-    errors = np.add.reduceat(drawn * bad, starts, axis=1)  # by distinct uncertainty
-    rights = np.add.reduceat(drawn * ~bad, starts, axis=1)
-    below = np.cumsum(rights, axis=1)
+    drawn, bad = draws[order], wrong[order][:, None]
+    errors = np.add.reduceat(drawn * bad, starts)  # by distinct uncertainty, rising
+    rights = np.add.reduceat(drawn * ~bad, starts)
+    below = np.cumsum(rights, axis=0)
+    caught, flagged = (np.cumsum(part[::-1], axis=0)[::-1] for part in (errors, errors + rights))
+    total = errors.sum(0, dtype=np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (errors * (below - rights / 2)).sum(1) / (errors.sum(1) * rights.sum(1))
-        caught = np.cumsum(errors[:, ::-1], axis=1)
-        flagged = np.cumsum((errors + rights)[:, ::-1], axis=1)
-        precision = np.where(flagged > 0, caught / flagged, 0.0)
-        average = (errors[:, ::-1] * precision).sum(1) / errors.sum(1)
-    return np.stack([found, average])
+        pairs = (errors * (below - rights / 2)).sum(0, dtype=np.float64)
+        precision = np.where(flagged > 0, caught / flagged, 0)
+        average = (errors * precision).sum(0, dtype=np.float64) / total
+        return np.stack([pairs / (total * below[-1].astype(np.float64)), average])
 
 
 def rows_of(run: Run, count: int) -> Iterator[dict[str, Any]]:
@@ -68,7 +68,8 @@ def rows_of(run: Run, count: int) -> Iterator[dict[str, Any]]:
                     if draws is None:  # the images themselves first, then draws of them
                         n = len(wrong)
                         every = random.multinomial(n, np.full(n, 1 / n), size=count)
-                        draws = np.concatenate([np.ones((1, n)), every]).astype(np.float32)
+                        every = np.concatenate([np.ones((1, n)), every])
+                        draws = np.ascontiguousarray(every.T, np.float32)
                     for name, kept in found.items():
                         kept.append(areas(scores[name], wrong, draws))
             means = {name: np.nanmean(kept, axis=0) for name, kept in found.items()}
@@ -92,7 +93,7 @@ def rows_of(run: Run, count: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+", help="folders of the paper suite, all seeds")
-    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("-o", "--output", type=Path, default=Path("results/significance.csv"))
     options = parser.parse_args()
     rows = list(rows_of(Run(*options.runs), options.draws))

@@ -7,7 +7,9 @@ and every attempt to run code, start a program or open a connection is noted. Pr
 import codecs
 import collections
 import contextlib
+import functools
 import json
+import math
 import resource
 import sys
 import time
@@ -19,11 +21,13 @@ import numpy as np
 import torch
 
 import qipf
-from qipf import QIPF, AcceptRule, QIPFError, QIPFFileError, QIPFWarning
+from qipf import QIPF, AcceptRule, QIPFError, QIPFFileError, QIPFWarning, ShiftMonitor
 from qipf.storage import describe, load_field
+from qipf.streaming.lines import LineSource
+from qipf.streaming.watching import Watch
 from qipf.tensor_file import decoded, encoded
 from tests.conftest import make_logits
-from tests.stored.write_files import layered_network, network
+from tests.stored.write_files import first_network, layered_network, network, watched_field
 from tests.test_storage import Forge
 
 STORED = Path(__file__).parent / "stored"
@@ -179,7 +183,8 @@ def renamed(data, random):
     entry = forge.entries.pop(name)
     others = (
         "centers", "log_weights", "calibration", "calibration_wrong", "x", "__proto__", "weights",
-        "masses 0", "labels 1", "examples 0", "units 2", "labels", "center_indices",
+        "masses 0", "labels 1", "examples 0", "units 2", "labels", "center_indices", "counts",
+        "recent", "best_start",
     )  # fmt: skip
     if random.random() < 0.8:
         forge.entries[others[random.integers(len(others))]] = entry
@@ -222,10 +227,13 @@ MUTATIONS = (
 # ---------------------------------------------------------------------- what loads is valid
 
 
-def loaded(path, kind):
-    """Load a file of that kind; an AssertionError where what it gives is no score."""
+def loaded(path, name):
+    """Load what came of the stored file; an AssertionError where what it gives is no score."""
+    kind = name.rsplit("-", 1)[0]
     if kind in ("layers", "condensed"):
         return layers_loaded(path)
+    if kind == "monitor":
+        return monitor_loaded(path)
     found = load_field(path) if kind == "model" else qipf.load(path)
     if isinstance(found, AcceptRule):
         mask = found(np.array([0.1, 1.0, 10.0]))
@@ -233,8 +241,9 @@ def loaded(path, kind):
         return None
     if kind == "model":
         # the field is sound; whether it is this network's is another question, answered in words
-        with contextlib.suppress(QIPFError):
-            assert qipf.load(path, network()).field.n_features_in_ == found.n_features_in_
+        net = first_network() if name == "model-v1" else network()
+        with told_apart("belongs to another network", "The network has no layer"):
+            assert qipf.load(path, net).field.n_features_in_ == found.n_features_in_
     return field_loaded(found)
 
 
@@ -255,19 +264,48 @@ def field_loaded(field):
 
 def layers_loaded(path):
     assert describe(path)["kind"] == "layers"  # checks as loading does
-    with contextlib.suppress(QIPFError):
+    with told_apart("The network has no layer"):
         scores = qipf.load(path, layered_network(), check=False).uncertainty(torch.ones(3, 4))
         assert scores.shape == (3,)
         assert bool(torch.isfinite(scores).all())
 
 
-def attempt(path, kind):
+watched = functools.cache(watched_field)
+
+
+def monitor_loaded(path):
+    monitor = ShiftMonitor.load(path, watched())
+    # the notes too: they tell where a watch goes on
+    watch = Watch(monitor, LineSource(None), None, print, print)
+    assert watch.report().verdict == monitor.verdict()
+    before = monitor.seen
+    for verdict in (monitor.verdict(), monitor.update([0.1, np.nan, 1e300, 0.5])):
+        assert 0 <= verdict.p_value <= 1
+        assert not math.isnan(verdict.log_evidence)
+        assert 0 <= verdict.abstained <= verdict.seen
+        assert verdict.window.count == min(verdict.seen, monitor.window)
+        assert 0 <= verdict.window.ks <= 1
+        assert 0 <= verdict.accuracy.accuracy <= 1
+    assert (verdict.seen, verdict.alarm) == (before + 4, verdict.alarm_at is not None)
+
+
+@contextlib.contextmanager
+def told_apart(*messages):
+    """Lets pass that a sound file belongs to another network, told so; nothing else."""
+    try:
+        yield
+    except QIPFError as error:
+        if not any(message in str(error) for message in messages):
+            raise AssertionError("a sound file is refused") from error
+
+
+def attempt(path, name):
     """How loading ended, and the seconds of computing that it took."""
     begun = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", QIPFWarning)
         try:
-            loaded(path, kind)
+            loaded(path, name)
             ending = "loaded"
         except QIPFFileError:
             ending = "refused"
@@ -283,7 +321,7 @@ def main(folder, count):
         codecs.lookup(encoding)  # json tries them on what is not UTF-8, and imports them first
     for name, data in files.items():  # also imports and allocates what loading needs
         path.write_bytes(data)
-        assert attempt(path, name.rsplit("-", 1)[0])[0] == "loaded", name
+        assert attempt(path, name)[0] == "loaded", name
 
     def hook(event, _arguments):
         if watching and event in FORBIDDEN:
@@ -299,8 +337,9 @@ def main(folder, count):
         path.write_bytes(mutate(files[name], random))
         watching = True
         try:
-            ending, seconds = attempt(path, name.rsplit("-", 1)[0])
+            ending, seconds = attempt(path, name)
         except BaseException:
+            watching = False  # to show a traceback takes compiling
             ending, seconds = "failed", 0.0
             failures.append([number, name, mutate.__name__, traceback.format_exc(limit=-3)])
         watching = False

@@ -2,6 +2,8 @@
 
 import copy
 import hashlib
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from qipf.conformal import Calibration
 from qipf.monitor_state import reference_digest
 from qipf.tensor_file import encoded, read_file
 from tests.conftest import make_logits
+from tests.stored.write_files import watched_field
+
+STORED = Path(__file__).parent / "stored"
 
 
 @pytest.fixture
@@ -125,6 +130,7 @@ HOSTILE = {
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "it does not hold what a monitor's state holds"),
     "arrays": ({}, {"more": np.zeros(1)}, "it does not hold what a monitor's state holds"),
+    "huge alpha": ({"alpha": 10**400}, {}, "alpha must lie between 0 and 1, got 1000"),
     "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2. Try 0.01."),
     "window": ({"window": 10**12}, {}, "window must be a whole number from 1 to 1048576, got 1000"),
     "seed": ({"random_state": "0"}, {}, "random_state must be a whole number ≥ 0, got '0'."),
@@ -209,3 +215,44 @@ def test_a_failed_save_leaves_the_file_before_it(path, calibration, monkeypatch)
         monitor.save(path)
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def close(found, expected):
+    """Counts and words are the same; the last digits of numbers may be another machine's."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            close(found[name], value)
+        elif isinstance(value, float):
+            assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+        else:
+            assert found[name] == value, name
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("monitor-v*.qipf")), ids=lambda path: path.stem)
+def test_states_of_every_format_version_stay_loadable(path):
+    told = json.loads(path.with_suffix(".verdicts").read_text())
+    monitor = ShiftMonitor.load(path, watched_field())
+    assert (monitor.alpha, monitor.window, monitor.random_state) == (0.05, 30, 7)
+    assert monitor.notes == told["notes"]
+    close(monitor.verdict().as_dict(), told["verdict"])
+    assert told["verdict"]["alarm"]
+    close(monitor.update(told["more"]).as_dict(), told["verdict_after_more"])
+
+
+def test_a_field_fitted_again_does_not_pass_for_the_one_before(path):
+    rows, held_out = make_logits(200).numpy(), make_logits(50, seed=1).numpy()
+    field = qipf.QIPF(bandwidth="silverman").fit(rows).calibrate(held_out)
+    monitor, before = ShiftMonitor(field), copy.deepcopy(field)
+    monitor.save(path)  # its digest is known now
+    first = monitor.reference
+    assert monitor.reference is first  # and not worked out twice
+    field.fit(rows[:100])
+    monitor.save(path)
+    assert monitor.reference == reference_digest(monitor.calibration, field) != first
+    with pytest.raises(QIPFFileError, match="it belongs to another field"):
+        ShiftMonitor.load(path, before)
+    field.fit(rows)
+    monitor.save(path)
+    assert monitor.reference == first
+    assert ShiftMonitor.load(path, before).seen == 0

@@ -399,3 +399,27 @@ def test_what_is_no_file_is_told_without_waiting_for_it(tmp_path):
         with pytest.raises(QIPFFileError) as refused:
             qipf.load(path)
         assert str(refused.value) == message
+
+
+def test_a_file_without_a_digest_is_damaged(tmp_path, valid):
+    """Not even where its header has no digest, because JSON has no word for what it holds."""
+    for value in (1.0, 1e400):
+        forge = Forge(valid)
+        forge.header["fitted"]["offset"] = "a number"
+        del forge.header["digest"]
+        path = tmp_path / "forged.qipf"
+        data = forge.data(signed=False).replace(b'\\"a number\\"', b"1e999" + b" " * 7, 1)
+        assert b"1e999" in data
+        path.write_bytes(data if value > 1 else data.replace(b"1e999", b"1.000"))
+        with pytest.raises(QIPFFileError) as refused:
+            qipf.load(path)
+        assert str(refused.value) == (f"{path} is damaged: its content does not match its digest.")
+
+
+def test_a_name_that_no_file_can_have_is_refused(weighted):
+    for call in (lambda path: qipf.load(path), lambda path: qipf.save(weighted, path)):
+        with pytest.raises(QIPFFileError) as refused:
+            call("a\0b")
+        assert str(refused.value) == (
+            "No file can have the name 'a\\x00b': leave out its odd characters."
+        )

@@ -16,7 +16,7 @@ from qipf.storage import describe, load_field
 from qipf.tensor_file import encoded
 
 from .conftest import make_logits
-from .stored.write_files import calibrated, network
+from .stored.write_files import calibrated, first_network, network
 from .test_storage import Forge, changed
 
 STORED = Path(__file__).parent / "stored"
@@ -145,7 +145,8 @@ def test_every_kind_of_every_version_has_its_file():
     names = {path.stem for path in STORED.glob("*.qipf")}
     kinds = ("field", "weighted", "model", "calibrated", "rule", "layers")
     versions = {f"{kind}-v{version}" for kind in kinds for version in (2, 3)}
-    assert names == {"field-v1", "model-v1", *versions, "condensed-v3"}
+    assert names == {"field-v1", "model-v1", *versions, "condensed-v3", "monitor-v1"}
+    assert qipf.load(STORED / "model-v1.qipf", first_network()).layer == "1"
     for version in (2, 3):
         assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
         model = qipf.load(STORED / f"model-v{version}.qipf", network())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
 
 
 @contextmanager
@@ -50,13 +51,29 @@ def drafted(path: Path) -> Iterator[BinaryIO]:
 
 
 def published(draft: Path, path: Path) -> None:
-    """Give a draft its name, at once; what had that name is no more."""
+    """Give a draft its name, at once and for good; what had that name is no more."""
     try:
         os.replace(draft, path)
+        _kept(path.parent)
     except OSError as error:
         raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         _removed(draft)
+
+
+def _kept(folder: Path) -> None:
+    """Have the names in a folder on the disk too, where there is a way to."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows opens no folders; others only those that can be listed
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(handle)
 
 
 def _removed(unfinished: Path) -> None:
@@ -71,21 +88,62 @@ def locked(folder: Path) -> Iterator[None]:
     """Keep other runs out of `folder` while this one lasts; the lock dies with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _lock_file(folder / ".lock")
     except OSError as error:
         raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
     try:
-        if not _lock(handle):
-            owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
-            raise QIPFError(
-                f"{folder} is in use by another run (process {owner}). "
-                "Wait until it has ended, or choose another folder."
-            )
-        os.truncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        _take(handle, str(folder), "folder")
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Keep other runs from the file `path`, which need not be there, while this one lasts.
+
+    The lock is a hidden file beside it, which is gone afterwards, and dies with the process.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            handle = _lock_file(lock)
+        except OSError as error:
+            raise QIPFError(f"Cannot write {path}: {error.strerror}.") from error
+        try:
+            _take(handle, str(path), "file")
+            if not _is_named(handle, lock):  # who had it has just taken it away
+                continue
+            try:
+                yield
+            finally:
+                _removed(lock)
+            return
+        finally:
+            os.close(handle)
+
+
+def _lock_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _take(handle: int, name: str, kind: str) -> None:
+    """Lock an open lock file, and leave word of who has it."""
+    if not _lock(handle):
+        owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+        raise QIPFError(
+            f"{name} is in use by another run (process {owner}). "
+            f"Wait until it has ended, or choose another {kind}."
+        )
+    os.truncate(handle, 0)
+    os.write(handle, f"{os.getpid()}\n".encode())
+
+
+def _is_named(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def _lock(handle: int) -> bool:
@@ -110,11 +168,31 @@ def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path]
     ...
     qipf.errors.QIPFInputError: Cannot write 'scored.doc': name a file that ends in .csv or .npz.
     """
-    path = Path(path)
+    path = checked_name(path)
     try:
         _require_writable(path, kinds, inputs)
     except OSError as error:
         raise QIPFInputError(f"Cannot write {path}: {error.strerror or error}.") from error
+    return path
+
+
+def checked_name(path: Path | str) -> Path:
+    """A path that the system can be asked for.
+
+    >>> checked_name("a\\0b")
+    Traceback (most recent call last):
+    ...
+    qipf.errors.QIPFFileError: No file can have the name 'a\\x00b': leave out its odd characters.
+    """
+    path = Path(path)
+    try:
+        sound = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        sound = False
+    if not sound:
+        raise QIPFFileError(
+            f"No file can have the name {str(path)!r}: leave out its odd characters."
+        )
     return path
 
 

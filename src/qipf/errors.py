@@ -39,6 +39,17 @@ class QIPFWarning(UserWarning):
     """Something was left out or replaced, and the result still holds."""
 
 
+def first_line(error: BaseException) -> str:
+    """What another library's error says first, to stand in a sentence; its kind if it says nothing.
+
+    >>> first_line(OSError("Couldn't read it.\\nFooter at 4 .. 12"))
+    "Couldn't read it"
+    >>> first_line(KeyError())
+    'KeyError'
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 def unknown_name(what: str, name: object, known: Iterable[str]) -> QIPFInputError:
     """The error for a name that is not among the known ones, with the nearest of them.
 

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -127,6 +126,10 @@ class ShiftMonitor:
         self._accuracy = (
             None if self.calibration.wrong is None else AccuracyEstimator.of(self.calibration)
         )
+        self._named: tuple[tuple[Any, ...], str] = (
+            (),
+            "",
+        )  # what the field held when it got its name
         self._level = -math.log(self.alpha)
         self._state = State(
             StreamRanks(self.calibration, self.random_state),
@@ -217,12 +220,18 @@ class ShiftMonitor:
 
     # ------------------------------------------------------------------ on disk
 
-    @cached_property
+    @property
     def reference(self) -> str:
-        """A short name for the field and the calibration that it compares the stream with."""
-        from qipf.monitor_state import reference_digest
+        """A short name for the field, as it is now, and the calibration that it compares with."""
+        from qipf.monitor_state import learned, reference_digest
 
-        return reference_digest(self.calibration, self.field)
+        now = learned(self.field)
+        known, name = self._named
+        # a digest takes a while; what a field learns anew are other objects
+        if not name or any(a is not b for a, b in zip(now, known, strict=True)):
+            name = reference_digest(self.calibration, self.field)
+            self._named = now, name
+        return name
 
     def save(self, path: Path | str) -> None:
         """Write the state to a file, which is replaced whole or not at all."""
@@ -252,7 +261,10 @@ class ShiftMonitor:
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:
-    alpha = checked_share(alpha, "alpha", 0.01)
+    try:
+        alpha = checked_share(alpha, "alpha", 0.01)
+    except OverflowError:  # a whole number that no float reaches
+        raise QIPFInputError(f"alpha must lie between 0 and 1, got {alpha!r:.80}.") from None
     if not _whole(window) or not 1 <= window <= LONGEST_WINDOW:
         raise QIPFInputError(
             f"window must be a whole number from 1 to {LONGEST_WINDOW}, got {window!r}."

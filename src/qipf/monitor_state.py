@@ -132,13 +132,21 @@ def reference_digest(calibration: Calibration, field: QIPF | None = None) -> str
     if field is None:
         return calibration.digest
     digest = hashlib.blake2b(calibration.digest.encode(), digest_size=16)
-    weights = field.log_weights_
-    for array in (field.centers_, field.energies_, weights):
+    *arrays, bandwidth, softening, spread, orders = learned(field)
+    for array in arrays:
         digest.update(b"" if array is None else f"{array.dtype} {array.shape}".encode())
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
-    numbers = (field.bandwidth_, field.softening, field.spread_)
-    digest.update(repr([*map(float, numbers), *map(int, field.orders)]).encode())
+    numbers = (bandwidth, softening, spread)
+    digest.update(repr([*map(float, numbers), *map(int, orders)]).encode())
     return digest.hexdigest()
+
+
+def learned(field: QIPF | None) -> tuple[Any, ...]:
+    """All that a field's uncertainties come from: three arrays, or None, three numbers, orders."""
+    if field is None:
+        return ()
+    arrays = (field.centers_, field.energies_, field.log_weights_)
+    return *arrays, field.bandwidth_, field.softening, field.spread_, field.orders
 
 
 def _state(path: str, header: dict[str, Any], arrays: Arrays, monitor: ShiftMonitor) -> State:

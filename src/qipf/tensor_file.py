@@ -21,6 +21,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
+from qipf.durable import checked_name
 from qipf.errors import QIPFFileError
 
 #: Bytes of the header, at most; a field's has about a thousand.
@@ -51,7 +52,7 @@ def encoded(header: Mapping[str, Any], arrays: Arrays) -> bytes:
 
 def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays of a file, its claims and its digest checked."""
-    path = Path(path)
+    path = checked_name(path)
     try:
         mode = os.stat(path).st_mode  # before it is opened: a pipe would wait
         if not stat.S_ISREG(mode):
@@ -80,7 +81,7 @@ def decoded(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise QIPFFileError(f"{path} is not a sound safetensors file ({error}).") from error
     digest = header.pop("digest", None)
-    if digest != _digest(header, arrays):
+    if not isinstance(digest, str) or digest != _digest(header, arrays):
         raise QIPFFileError(f"{path} is damaged: its content does not match its digest.")
     # writable and of its own: torch warns of arrays that are neither
     return header, {name: array.copy() for name, array in arrays.items()}

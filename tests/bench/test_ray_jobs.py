@@ -1,15 +1,13 @@
 """A suite's tasks on a Ray cluster: the same results, even when a worker is killed."""
 
-import os
-
 import pytest
 
 from qipf.bench import ray_workers, runner
-from qipf.bench.results import ResultLog, read_results
+from qipf.bench.results import read_results
 from qipf.errors import QIPFError, QIPFInputError
 from tests.bench.test_workers import counting
 from tests.bench.tiny import TASKS, TINY, settled
-from tests.ray_cluster import Missing, killing, own_workers, running
+from tests.ray_cluster import Missing, die_once, running
 from tests.test_cli import run as command
 
 pytest.importorskip("ray")
@@ -85,9 +83,8 @@ def test_another_address_than_that_of_the_connection_is_refused(tmp_path):
 def dying_once(marker):
     def do(job):
         for number in range(5):
-            if number == 3 and not os.path.exists(marker):
-                open(marker, "w").close()
-                os._exit(1)
+            if number == 3:
+                die_once(marker)
             yield job + number
 
     return do
@@ -101,17 +98,22 @@ def test_results_that_came_before_a_worker_died_do_not_come_again(tmp_path):
 
 def test_a_suite_gives_the_same_numbers_though_a_worker_is_killed(tmp_path, monkeypatch):
     runner.run(TINY, tmp_path / "here", device="cpu")
-    append, written = ResultLog.append, []
+    enlist, died = runner._enlist, tmp_path / "died"
 
-    def noted(log, record):
-        append(log, record)
-        written.append(record)
+    def dying(setting):
+        do = enlist(setting)
 
-    monkeypatch.setattr(ResultLog, "append", noted)
-    # in the midst of it: some results are written, others not
-    with killing(lambda: own_workers("ray::_Server.do") if len(written) > 3 else ()) as killed:
-        runner.run(TINY, tmp_path / "ray", device="cpu", jobs="ray")
-    assert len(killed) == 1
+        def results(job):
+            for number, record in enumerate(do(job)):
+                if number == 3:  # in the midst of it: some results are sent, others not
+                    die_once(died)
+                yield record
+
+        return results
+
+    monkeypatch.setattr(runner, "_enlist", dying)
+    runner.run(TINY, tmp_path / "ray", device="cpu", jobs="ray")
+    assert died.exists()
     assert len(read_results(tmp_path / "ray")) == TASKS
     assert settled(tmp_path / "ray") == settled(tmp_path / "here")
 

@@ -17,6 +17,7 @@ import pytest
 
 import qipf
 from qipf import ShiftMonitor
+from qipf.durable import locked_file
 from tests.conftest import make_logits
 from tests.test_cli import run
 
@@ -247,6 +248,11 @@ def test_metrics_are_served_while_it_watches(monkeypatch, capfd, folder):
             ["stream.csv", "--skip-seen"],
             "--skip-seen is for standard input: a file is read on from where the state stands.",
         ),
+        (
+            ["--skip-seen", "--new-input"],
+            "--skip-seen and --new-input contradict each other: of a new input nothing was seen. "
+            "Leave one of them out.",
+        ),
         (["."], ". is a folder. Name a file in it."),
         (["no.csv"], "Cannot read no.csv: No such file or directory."),
         (["stream.csv", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0. Try 0.01."),
@@ -371,6 +377,78 @@ def test_no_new_lines_are_told(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf") == (
         0, first[1], "qipf: stream.csv held no new lines.\n",
     )  # fmt: skip
+
+
+def test_a_new_file_of_a_header_alone_is_told(monkeypatch, capsys, folder):
+    assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
+    before = (folder / "s.qipf").read_bytes()
+    (folder / "new.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
+    assert watched(monkeypatch, capsys, "new.csv", "--state", "s.qipf", "--new-input") == (
+        0, [], "qipf: new.csv held no predictions.\n",
+    )  # fmt: skip
+    assert (folder / "s.qipf").read_bytes() == before
+
+
+def test_a_signal_after_bad_lines_alone_is_no_bad_input(monkeypatch, capsys, folder):
+    (folder / "stream.csv").write_text("x\n" * 25)
+    told = []
+    monkeypatch.setattr(sys.modules["qipf.cli.monitor"], "_complain", told.append)
+    thread = interrupted(signal.SIGINT, lambda: len(told) == 10)
+    assert watched(monkeypatch, capsys, "stream.csv", "--follow") == (130, [], "")
+    thread.join()
+    assert told[-1] == "stream.csv: 15 more bad lines up to line 25; skipped."
+
+
+def test_a_rotated_log_is_told(monkeypatch, capsys, folder):
+    state = folder / "s.qipf"
+
+    def rotate():
+        while not state.exists():
+            time.sleep(0.01)
+        (folder / "stream.csv").rename(folder / "stream.csv.1")
+        write("stream.csv", make_logits(3, seed=3).tolist())
+
+    thread = threading.Thread(target=rotate)
+    thread.start()
+    flags = ["stream.csv", "--state", state, "--window", 20]
+    code, told, err = watched(monkeypatch, capsys, *flags, "--follow")
+    thread.join()
+    assert (code, told[-1]["seen"]) == (2, 45)
+    assert err == (
+        "qipf: stream.csv is no longer the file that was read: that one was moved away or removed. "
+        "Read the new one with --new-input.\n"
+    )
+    code, told, err = watched(monkeypatch, capsys, *flags, "--new-input")
+    assert (code, told[-1]["seen"], err) == (0, 48, "")
+
+
+def test_a_state_is_for_one_watch_at_a_time(monkeypatch, capsys, folder):
+    with locked_file(folder / "s.qipf"):
+        assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf") == (
+            2,
+            [],
+            f"qipf: s.qipf is in use by another run (process {os.getpid()}). Wait until it has "
+            "ended, or choose another file.\n",
+        )
+        assert watched(monkeypatch, capsys, "stream.csv", "--state", "other.qipf")[0] == 0
+    assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
+    assert not list(folder.glob(".*"))
+
+
+def test_closed_standard_input_is_told(folder):
+    ended = subprocess.run(
+        f'"{sys.executable}" -c "from qipf.cli import main; main()" monitor field.qipf '
+        "--state s.qipf <&-",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        "qipf: Standard input is closed. Name a file, or pipe lines into it: COMMAND | qipf "
+        "monitor field.qipf.\n"
+    )
 
 
 def test_a_format_that_no_line_has_is_an_error(monkeypatch, capsys, folder):

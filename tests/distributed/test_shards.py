@@ -1,6 +1,7 @@
 """On a cluster of two workers shards come out as at home, even when one is killed."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,8 +14,9 @@ import qipf
 from qipf import QIPFError, QIPFInputError, distributed
 from qipf.distributed import connecting, scoring
 from qipf.tables import score_shards
-from tests.ray_cluster import Missing, killing
-from tests.tables.shard_files import contents, rich_table, write_shards
+from qipf.tables.shards import score_shard
+from tests.ray_cluster import Missing, die_once
+from tests.tables.shard_files import contents, drafts, rich_table, write_shards
 
 ray = pytest.importorskip("ray")
 # Ray's own: it warns of options that it sets itself
@@ -29,26 +31,24 @@ def folder(tmp_path_factory, field):
     return folder
 
 
-def drafts(folder):
-    return list(folder.rglob(".*.tmp"))
+def test_shards_come_out_the_same_though_workers_are_killed(folder, field, monkeypatch):
+    deaths = {name: folder / f"died at {name}" for name in ("part-001.parquet", "part-004.parquet")}
 
+    def dying(box, shard):
+        """As `_score_one`, but on two shards the first to come dies amid its draft."""
 
-def begun_in(out):
-    """The processes that are writing shards."""
+        def tell(_):
+            if shard.target.name in deaths:
+                assert list(shard.target.parent.glob(f".{shard.target.name}.{os.getpid()}-*.tmp"))
+                die_once(deaths[shard.target.name])
 
-    def victims():
-        for path in out.rglob(".*.tmp"):
-            yield int(path.name.split(".")[-2].split("-")[0])
+        return score_shard(scoring._own(box[0]), shard, tell)
 
-    return victims
-
-
-def test_shards_come_out_the_same_though_workers_are_killed(folder, field):
-    with killing(begun_in(folder / "ray"), times=2) as killed:
-        result = score_shards(
-            field, folder / "in", folder / "ray", modes=True, run=distributed.on_ray(workers=2)
-        )
-    assert len(killed) == 2
+    monkeypatch.setattr(scoring, "_score_one", dying)
+    result = score_shards(
+        field, folder / "in", folder / "ray", modes=True, run=distributed.on_ray(workers=2)
+    )
+    assert len({path.read_text() for path in deaths.values()} - {str(os.getpid())}) == 2
     assert contents(folder / "ray") == contents(folder / "local")
     assert drafts(folder / "ray") == []
     local = score_shards(field, folder / "in", folder / "local", modes=True)

@@ -347,3 +347,11 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name():
 def test_blocks_cover_everything_once():
     assert list(contract.blocks(0, 3)) == []
     assert [s.stop - s.start for s in contract.blocks(7, 3)] == [3, 3, 1]
+
+
+def test_autocast_does_not_reach_the_field():
+    rows = make_logits(300)
+    plain = engines.moments(rows[:20], rows, 1.0, engine="attention")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = engines.moments(rows[:20], rows, 1.0, engine="attention")
+    assert all(torch.equal(a, b) for a, b in zip(plain[:3], cast[:3], strict=True))

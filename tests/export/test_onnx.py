@@ -1,8 +1,11 @@
 """ONNX files, opened by ONNX Runtime: the scores of PyTorch, for a batch of any length."""
 
 import re
+import runpy
 import subprocess
 import sys
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +22,7 @@ from qipf.storage import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_scores.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(path, **inputs):
@@ -124,34 +127,82 @@ def test_the_file_is_one_that_old_runtimes_read_and_holds_nothing_else(digits_fi
 
 # ---------------------------------------------------------------------- without torch and qipf
 
-WITHOUT = """
-import runpy, sys
-for name in ("torch", "qipf", "onnx", "onnxscript", "sklearn", "safetensors"):
-    sys.modules[name] = None  # importing it fails
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
+PRESENT = """
+from importlib.util import find_spec
+names = ("numpy", "onnxruntime", "torch", "qipf", "onnx", "onnxscript", "sklearn", "safetensors")
+print(*(name for name in names if find_spec(name)))
 """
 
 
-def test_the_scores_agree_where_neither_torch_nor_qipf_can_be_imported(
-    digits, digits_file, tmp_path
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """The Python of an environment that has numpy and onnxruntime, and nothing else."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in ("numpy", "onnxruntime"):
+        (place,) = find_spec(name).submodule_search_locations
+        for part in (Path(place), Path(f"{place}.libs")):  # and the libraries that come with it
+            if part.exists():
+                (packages / part.name).symlink_to(part)
+    python = folder / "bin" / "python"
+    present = subprocess.run(
+        [python, "-I", "-c", PRESENT], capture_output=True, text=True, check=True
+    )
+    assert present.stdout.split() == ["numpy", "onnxruntime"]
+    return python
+
+
+def scored(python, *arguments):
+    """What the script says in that environment."""
+    command = [python, "-I", EXAMPLES / "onnx_scores.py", *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_the_scores_agree_where_neither_torch_nor_qipf_is_installed(
+    digits, digits_file, elsewhere, tmp_path
 ):
     model, images = digits
     np.save(tmp_path / "images.npy", images.numpy())
-    command = [SCRIPT, digits_file.path, tmp_path / "images.npy"]
-    ended = subprocess.run(
-        [sys.executable, "-I", "-c", WITHOUT, *command, "--output", tmp_path / "scores.npz"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == (
-        f"wrote {tmp_path / 'scores.npz'}: 300 rows of logits, uncertainty, modes\n"
-    )
+    files = digits_file.path, tmp_path / "images.npy"
+    code, out, err = scored(elsewhere, *files, "--output", tmp_path / "scores.npz")
+    assert (code, err) == (0, "")
+    assert out == f"wrote {tmp_path / 'scores.npz'}: 300 rows of logits, uncertainty, modes\n"
     with np.load(tmp_path / "scores.npz") as scores:
         assert_agrees(scores, model, images)
+        want = dict(scores)
+    code, out, err = scored(elsewhere, *files)
+    assert (code, err) == (0, "")
+    assert out == "".join(f"{value:.6g}\n" for value in want["uncertainty"])
+
+
+def test_the_example_writes_what_the_other_finds_again(elsewhere, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["onnx_digits.py", "--output", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "onnx_digits.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith(f"wrote {tmp_path}/digits.onnx: ")
+    expected = tmp_path / "expected.npz"
+    files = tmp_path / "digits.onnx", tmp_path / "inputs.npy", "--expected", expected
+    code, out, err = scored(elsewhere, *files)
+    assert (code, err) == (0, "")
+    first, *rest = out.splitlines()
+    assert first == (
+        f"2,496 rows, numpy {np.__version__}, onnxruntime {onnxruntime.__version__}; largest "
+        "relative difference"
+    )
+    apart = {name: float(value) for name, value in map(str.split, rest)}
+    assert list(apart) == ["logits", "uncertainty", "modes"]
+    assert max(apart.values()) <= 1e-4
+    with np.load(expected) as file:
+        want = dict(file)
+    for name, factor in (("modes", 1.001), ("uncertainty", np.nan)):
+        np.savez(expected, **{**want, name: factor * want[name]})
+        code, _, err = scored(elsewhere, *files)
+        assert (code, err) == (1, "The scores differ by more than 1e-04.\n")
+    np.savez(expected, **{**want, "modes": want["modes"][:5]})
+    code, _, err = scored(elsewhere, *files)
+    message = "modes has the shape (2496, 4), but (5, 4) was expected.\n"
+    assert (code, err) == (1, message)
 
 
 # ---------------------------------------------------------------------- decisions, layers, fields

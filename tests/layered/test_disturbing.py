@@ -254,3 +254,14 @@ def test_strengths_bisect_what_is_known():
 def test_a_family_that_does_no_harm_is_turned_up_to_the_end():
     found = strengths(lambda shown: 1.0, TABLE, noise, 0.1, seed=0, kept=(0.9, 0.5))
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
+
+
+def test_features_of_other_scales_are_disturbed_by_their_own():
+    """As if every feature had been measured in other units."""
+    units = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
+    table = torch.rand(200, 5, generator=torch.Generator().manual_seed(4))
+    for disturb in FOR_ALL.values():
+        plain = disturbed(table, disturb, 0.4, 1)
+        torch.testing.assert_close(disturbed(table * units, disturb, 0.4, 1), plain * units)
+    changed = (disturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
+    assert ((changed > 0.15) & (changed < 0.25)).all()

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import qipf
 from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf.layered.mixture import gap
+from qipf.layered.opinions import opinions_of
+from qipf.layered.reading import in_parts
 from qipf.layered.taps import Tap
 from qipf.layered.tuning import FEWEST
 from tests.stored.write_files import layered_data, layered_network
@@ -261,10 +263,11 @@ def assert_alone(model, inputs):
     prediction = model(inputs)
     softmax = prediction.logits.double().softmax(1)
     torch.testing.assert_close(prediction.uncertainty, gap(softmax, prediction.labels))
-    assert model.weights_.tolist() == [1.0] + [0.0] * len(model.layers_)
+    assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
+    assert model.log_density(inputs).shape == (len(inputs), 0)
     told = model.explain(inputs)[0]
     assert told.opinions[0].doubt == 1
-    assert len(told.nearest) == 3
+    assert (told.doubting, told.nearest) == (None, ())
 
 
 def said(warned):
@@ -417,9 +420,9 @@ def test_what_is_no_network():
 @pytest.mark.parametrize(
     ("inputs", "came"),
     [
-        (np.zeros((2, 4)), "<class 'numpy.ndarray'>"),
+        (np.zeros((2, 4)), "ndarray"),
         (torch.zeros(4), "shape (4,)"),
-        (None, "<class 'NoneType'>"),
+        (None, "NoneType"),
     ],
 )
 def test_inputs_that_are_none(model, inputs, came):
@@ -462,3 +465,11 @@ def test_a_network_that_was_changed_since(net, data, fresh):
 def test_the_names_are_public():
     assert qipf.LayeredQIPF is LayeredQIPF
     assert {"LayeredQIPF", "LayeredPrediction", "Explanation"} <= set(qipf.__all__)
+
+
+def test_autocast_does_not_reach_the_fields(model, fresh):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = model.opinions(fresh)
+        logits, rows = in_parts(model.net, fresh, model.layers_)
+    expected = opinions_of(logits, rows, model._fields())[0]
+    assert torch.equal(found, expected)

@@ -184,8 +184,8 @@ def alone(fields, tuning, reason):
     with pytest.warns(QIPFWarning) as warned:
         found, weights = weighed(fields, tuning)
     assert [str(w.message) for w in warned] == [ALONE.format(reason)]
-    assert weights.tolist() == [1.0] + [0.0] * len(fields)
-    assert found == dict(fields)  # all layers, for explanations
+    assert weights.tolist() == [1.0]
+    assert not found  # what does not count need not be computed
 
 
 def test_without_errors_the_softmax_speaks_alone():
@@ -193,7 +193,6 @@ def test_without_errors_the_softmax_speaks_alone():
     rows = TUNING.sets["clean"][1]
     reason = "the network makes no errors to learn from, even on disturbed inputs"
     alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
-    alone({}, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
 
 
 def test_so_it_does_where_it_errs_always():
@@ -211,6 +210,11 @@ def test_so_it_does_where_layers_tell_errors_no_better(monkeypatch):
     )
     reason = "they tell the network's errors no better than its softmax does"
     alone({USELESS: FIELDS[USELESS]}, TUNING, reason)
+
+
+def test_without_layers_it_does_so_in_silence():
+    found, weights = weighed({}, TUNING)
+    assert (found, weights.tolist()) == ({}, [1.0])
 
 
 def test_with_too_few_examples_the_softmax_speaks_alone():

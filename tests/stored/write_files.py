@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import qipf
+from qipf import monitor_state
 from qipf.restoring import FORMAT_VERSION
 from tests.conftest import make_logits
 
@@ -22,6 +23,12 @@ HERE = Path(__file__).parent
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(4, 10)
+
+
+def first_network() -> nn.Module:
+    """That of the model of format version 1, around its layer 1."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def layered_data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,6 +82,31 @@ def calibrated() -> qipf.QIPF:
     return field
 
 
+def watched_field() -> qipf.QIPF:
+    """The field of the monitor's state: a stored one, so that its digest is the same everywhere."""
+    return qipf.load(HERE / "calibrated-v3.qipf")
+
+
+def write_monitor() -> None:
+    """A monitor in mid-stream, after an alarm, beside what it says then and after more."""
+    field, random = watched_field(), np.random.default_rng(0)
+    monitor = qipf.ShiftMonitor(field, alpha=0.05, window=30, random_state=7)
+    scores = field.calibration_.scores
+    monitor.update(random.choice(scores, 60))
+    monitor.update(np.append(random.choice(scores[-60:], 40), np.nan))
+    monitor.notes = {"input": "standard input", "line": 104, "bad_lines": 3, "verdicts": 4}
+    path = HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf"
+    monitor.save(path)
+    more = random.choice(scores, 50)
+    answers = {
+        "verdict": monitor.verdict().as_dict(),
+        "more": more.tolist(),
+        "verdict_after_more": monitor.update(more).as_dict(),
+        "notes": monitor.notes,
+    }
+    path.with_suffix(".verdicts").write_text(json.dumps(answers, allow_nan=False))
+
+
 def main() -> None:
     queries = make_logits(20, seed=5).numpy()
     few = {"max_centers": 30, "bandwidth": 3.0}
@@ -99,6 +131,7 @@ def main() -> None:
             answers |= {"p_values": judge.p_values(queries), "accepted": judge.accepts(queries)}
         np.savez_compressed(path.with_suffix(".npz"), **answers)
     write_layered()
+    write_monitor()
 
 
 if __name__ == "__main__":

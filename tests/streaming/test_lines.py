@@ -2,6 +2,7 @@
 
 import fcntl
 import gzip
+import lzma
 import os
 import threading
 from pathlib import Path
@@ -127,6 +128,37 @@ def test_a_file_that_became_shorter_is_told(path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_file_that_lost_its_name_is_read_out_then_told(path, monkeypatch, replaced):
+    monkeypatch.setattr(module, "PAUSE", 0.001)
+    path.write_bytes(b"a\n")
+    heard, looks = [], module.LineSource._moved
+
+    def looked(source):
+        found = looks(source)
+        if found and heard == [b"a"]:  # its writer has not noticed yet
+            with open(path.with_suffix(".1"), "ab") as file:
+                file.write(b"late\n")
+        return found
+
+    monkeypatch.setattr(module.LineSource, "_moved", looked)
+    with (
+        LineSource(path, follow=True) as source,
+        pytest.raises(QIPFInputError) as caught,
+    ):
+        for lines in source.lines():
+            heard += lines.texts
+            if heard == [b"a"]:
+                path.rename(path.with_suffix(".1"))
+                if replaced:
+                    path.write_bytes(b"new\n")
+    assert heard == [b"a", b"late"]
+    assert str(caught.value) == (
+        f"{path} is no longer the file that was read: that one was moved away or removed. Read the "
+        "new one with --new-input."
+    )
+
+
 def test_standard_input_is_read_to_its_end(stdin):
     os.write(stdin, b"a\nb\nc")
     os.close(stdin)
@@ -140,6 +172,41 @@ def test_a_pipe_is_made_to_hold_a_piece(stdin):
     with LineSource(None):
         assert fcntl.fcntl(0, fcntl.F_GETPIPE_SZ) >= module.CHUNK
     os.close(stdin)
+
+
+def test_a_closed_standard_input_is_told(stdin, monkeypatch):
+    os.close(stdin)
+    message = (
+        "Standard input is closed. Name a file, or pipe lines into it: COMMAND | qipf monitor "
+        "field.qipf."
+    )
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        with pytest.raises(QIPFInputError) as caught:
+            LineSource(None)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert str(caught.value) == message
+    monkeypatch.setattr("sys.stdin", None)  # closed at the start; 0 may be another file's number
+    with pytest.raises(QIPFInputError) as caught:
+        LineSource(None)
+    assert str(caught.value) == message
+
+
+def test_what_cannot_be_read_is_told(tmp_path):
+    kept = os.dup(0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    os.dup2(folder, 0)
+    try:
+        with LineSource(None) as source, pytest.raises(QIPFInputError) as caught:
+            texts(source)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(folder)
+    assert str(caught.value) == "Cannot read standard input: Is a directory."
 
 
 def test_a_stop_is_heard_while_nothing_comes(stdin, monkeypatch):
@@ -161,6 +228,7 @@ def test_the_tail_tells_files_apart(path):
     path.write_bytes(b"x" * 4999 + b"ya\nc\n")
     with LineSource(path) as source:
         assert source.tail(5002) != before
+        assert source.tail(5005) == ""  # it does not reach there
 
 
 def test_a_file_that_is_not_there_is_told(path):
@@ -185,13 +253,19 @@ def test_what_is_no_file_is_told(tmp_path):
     with pytest.raises(QIPFInputError) as caught:
         LineSource(tmp_path)
     assert str(caught.value) == f"{tmp_path} is a folder. Name a file in it."
-    packed, array = tmp_path / "a.csv", tmp_path / "a.npy"
+    packed, other, array = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "a.npy"
     packed.write_bytes(gzip.compress(b"1,2"))
+    other.write_bytes(lzma.compress(b"1,2"))
     array.write_bytes(b"\x93NUMPY\x01")
     for each, message in [
         (
             packed,
             "compressed (gzip), not lines of text. Unpack it into standard input: zcat FILE | qipf "
+            "monitor field.qipf.",
+        ),
+        (
+            other,
+            "compressed (xz), not lines of text. Unpack it into standard input: xzcat FILE | qipf "
             "monitor field.qipf.",
         ),
         (array, "an .npy file, not lines of text. Judge it with qipf score."),

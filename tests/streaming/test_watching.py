@@ -35,13 +35,23 @@ def stream(tmp_path):
     return path
 
 
-def watch(field, path, state=None, told=None, stopping=lambda: False, monitor=None, **options):
+def watch(
+    field,
+    path,
+    state=None,
+    told=None,
+    complaints=None,
+    stopping=lambda: False,
+    follow=False,
+    monitor=None,
+    **options,
+):
     """Run a watch; gives the verdicts and the complaints."""
-    told, complaints = [] if told is None else told, []
+    told, complaints = [] if told is None else told, [] if complaints is None else complaints
     if monitor is None:
         exists = state is not None and state.exists()
         monitor = ShiftMonitor.load(state, field) if exists else ShiftMonitor(field, window=10)
-    with LineSource(path, stopping=stopping) as source:
+    with LineSource(path, follow, stopping) as source:
         Watch(monitor, source, state, told.append, complaints.append, **options).run(
             LineParser(10, source.name)
         )
@@ -300,3 +310,92 @@ def test_bad_lines_alone_are_not_held(field, tmp_path, monkeypatch):
         watching.run(LineParser(10, source.name))
     assert held == [1]
     assert (watching.new_lines, monitor.seen) == (201, 1)
+
+
+HEADER = ",".join(f"logit_{k}" for k in range(10)) + "\n"
+
+
+@pytest.mark.parametrize("text", ["", HEADER, HEADER + "\n\n"])
+def test_a_new_input_without_predictions_has_no_verdict_either(field, stream, tmp_path, text):
+    path, state = tmp_path / "empty.csv", tmp_path / "state.qipf"
+    watch(field, stream, state)
+    before = state.read_bytes()
+    path.write_text(text)
+    assert watch(field, path, state, new_input=True) == ([], [])
+    assert state.read_bytes() == before
+    with open(stream, "a") as file:  # nor do empty lines make one
+        file.write("\n\n")
+    assert [report.number for report in watch(field, stream, state)[0]] == [6]
+    assert state.read_bytes() == before
+
+
+def test_bad_lines_alone_are_all_reported_before_the_error(field, tmp_path):
+    path, complaints = tmp_path / "bad.csv", []
+    path.write_text("x\n" * 25)
+    with pytest.raises(QIPFInputError, match="holds logits"):
+        watch(field, path, complaints=complaints)
+    assert len(complaints) == REPORTED + 1
+    assert complaints[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
+
+
+def test_a_stop_after_bad_lines_alone_is_no_error(field, tmp_path):
+    """Usable lines may have been still to come."""
+    path, state = tmp_path / "bad.csv", tmp_path / "state.qipf"
+    path.write_text("x\n" * 25)
+    asked = []
+    told, complaints = watch(
+        field, path, state, stopping=lambda: len(asked.append(1) or asked) > 1, follow=True
+    )
+    assert (told, len(complaints)) == ([], REPORTED + 1)
+    assert not state.exists()
+
+
+def test_bad_lines_are_all_reported_when_a_layout_ends_the_watch(field, tmp_path, monkeypatch):
+    monkeypatch.setattr("qipf.streaming.lines.CHUNK", 50)
+    path, complaints = tmp_path / "bad.csv", []
+    path.write_text("1,2\n" * 25 + "id,a,b\n7,1.5,2.5\n")
+    with pytest.raises(QIPFInputError, match="has no column 'logit"):
+        watch(field, path, complaints=complaints)
+    assert complaints[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_where_a_log_is_rotated_what_had_come_is_kept(field, stream, tmp_path, monkeypatch, moved):
+    """Moved away, or copied and cut: the state stands where the file ended."""
+    monkeypatch.setattr("qipf.streaming.lines.PAUSE", 0.001)
+    state, new = tmp_path / "state.qipf", stream.read_text().replace("1", "2")
+
+    def rotate():
+        if moved:
+            stream.rename(stream.with_suffix(".1"))
+        stream.write_text(new if moved else "")
+
+    class Told(list):
+        def append(self, report):
+            super().append(report)
+            if report.number == 5:  # five rows of a sixth window are pending
+                rotate()
+
+    told = Told()
+    with pytest.raises(QIPFInputError, match="Read the new one with --new-input"):
+        watch(field, stream, state, told, follow=True)
+    assert [report.verdict.seen for report in told] == [10, 20, 30, 40, 50, 55]
+    assert ShiftMonitor.load(state, field).seen == 55
+    with pytest.raises(QIPFInputError, match="is not the file that the state was reading"):
+        watch(field, stream, state)
+    if moved:  # what its writer still wrote to the old one can be read there
+        with open(stream.with_suffix(".1"), "a") as file:
+            file.write(",".join(["0"] * 10) + "\n")
+        assert watch(field, stream.with_suffix(".1"), state)[0][-1].verdict.seen == 56
+    stream.write_text(new)
+    told, _ = watch(field, stream, state, new_input=True)
+    assert told[-1].verdict.seen == 55 + 55 + moved
+
+
+def test_a_new_input_has_nothing_seen(field, stream):
+    with pytest.raises(QIPFInputError) as caught:
+        watch(field, None, skip_seen=True, new_input=True)
+    assert str(caught.value) == (
+        "--skip-seen and --new-input contradict each other: of a new input nothing was seen. Leave "
+        "one of them out."
+    )

@@ -20,7 +20,7 @@ from qipf.tables import score_shards
 from qipf.tables import table as limits
 from tests.bench.interrupted_runs import ended, forked, last_step
 from tests.conftest import make_logits
-from tests.tables.shard_files import contents, write_shards
+from tests.tables.shard_files import contents, drafts, write_shards
 
 SHARDS = 8
 KILLS = 12
@@ -63,7 +63,7 @@ def killed_from_outside(folder, duration):
         if ended(child) == -signal.SIGKILL:
             kills += 1
             found.append(len(contents(out)))
-            torn += len(list(out.rglob(".*.tmp")))
+            torn += len(drafts(out))
             if kills == KILLS:
                 break
         else:
@@ -91,5 +91,5 @@ if __name__ == "__main__":
     summary["equal"] = len(reference) == SHARDS and all(
         contents(out) == reference for out in outputs
     )
-    summary["left over"] = sum(len(list(out.rglob("*.tmp"))) for out in outputs)
+    summary["left over"] = sum(len(drafts(out)) for out in outputs)
     print(json.dumps(summary))

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qipf import QIPF
 from qipf.tables import score_shards
 from tests.conftest import make_logits
 
@@ -53,6 +54,26 @@ def contents(folder):
         for path in sorted(folder.rglob("*.parquet"))
         if not path.name.startswith(".")
     }
+
+
+def drafts(folder):
+    """What is written, or was left, without its name."""
+    return list(folder.rglob(".*.tmp"))
+
+
+#: The logits of `named_like_results`.
+TAKEN = "uncertainty,mode_2"
+
+
+def named_like_results():
+    """A table whose logits have the names of results, and a field for it."""
+    logits = make_logits(40, dimension=2).numpy()
+    rows = {"id": np.arange(40), "uncertainty": logits[:, 0], "mode_2": logits[:, 1]}
+    return pa.table(rows), QIPF(orders=(1, 2)).fit(logits)
+
+
+def refusal_of_mode_1(path):
+    return f"{path} has a column 'mode_1' already. Rename it first."
 
 
 def logits_in(path):

@@ -1,15 +1,15 @@
 """`qipf score` on a folder of shards."""
 
 import json
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import qipf
 from qipf.tables import score_shards, shards
 from qipf.tables.limits import outlier_limit
-from tests.tables.shard_files import (
-    contents,
-)
+from tests.tables.shard_files import contents, rich_table
 from tests.test_cli import run as command
 
 
@@ -18,10 +18,10 @@ def test_the_command_scores_a_folder_and_goes_on(folder, field, monkeypatch, cap
     qipf.save(field, "field.qipf")
     code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out")
     total = score_shards(field, "in", "again").total
-    told = f"126 rows, mean uncertainty {total.mean:.4g}, {total.outliers} outliers "
+    line = f"126 rows, mean uncertainty {total.mean:.4g}, {total.outliers} outliers "
     assert (code, err) == (0, "")
     share, limit = total.outliers / 126, outlier_limit(field)
-    assert out == f"wrote out: 4 shards, {told}({share:.1%}): {limit}\n"
+    assert out == f"wrote out: 4 shards, {line}({share:.1%}): {limit}\n"
     (folder / "out" / "day=2" / "part-001.parquet").unlink()
     code, out, _ = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out", "--json")
     assert (code, json.loads(out)) == (
@@ -36,6 +36,31 @@ def test_the_command_scores_a_folder_and_goes_on(folder, field, monkeypatch, cap
         },
     )  # fmt: skip
     assert contents(folder / "out") == contents(folder / "again")
+
+
+def told(monkeypatch, capsys, *arguments):
+    code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", *arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_one_shard_one_row_and_none_are_told_in_words(tmp_path, field, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    qipf.save(field, "field.qipf")
+    Path("in").mkdir()
+    pq.write_table(rich_table(1), "in/a.parquet")
+    found = score_shards(field, "in", "one").total
+    mean, limit = f"mean uncertainty {found.mean:.4g}", outlier_limit(field)
+    share = "1 outlier (100.0%)" if found.outliers else "0 outliers (0.0%)"
+    line = f"1 row, {mean}, {share}: {limit}\n"
+    assert told(monkeypatch, capsys, "out") == f"wrote out: 1 shard, {line}"
+    again = told(monkeypatch, capsys, "out")
+    assert again == f"wrote out: 1 shard (finished before: 1), {line}"
+    pq.write_table(rich_table(0), "in/a.parquet")
+    assert told(monkeypatch, capsys, "none") == "wrote none: 1 shard, no rows\n"
+    asked = json.loads(told(monkeypatch, capsys, "none", "--json"))
+    assert (asked["rows"], asked["outliers"]) == (0, 0)
+    assert asked["uncertainty"] == {"mean": None, "min": None, "max": None}
 
 
 @pytest.mark.parametrize(

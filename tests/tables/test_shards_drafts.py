@@ -11,7 +11,7 @@ from qipf import QIPFError, QIPFInputError
 from qipf.tables import score_shards, shard_folders
 from qipf.tables import table as limits
 from qipf.tables.shards import score_shard
-from tests.tables.shard_files import contents, rescored, rich_table
+from tests.tables.shard_files import contents, drafts, rescored, rich_table
 
 
 def files(folder):
@@ -21,10 +21,6 @@ def files(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
-
-
-def drafts(folder):
-    return [name for name in files(folder) if name.endswith(".tmp")]
 
 
 def test_a_worker_that_comes_late_changes_nothing_and_leaves_nothing(folder, field):
@@ -219,17 +215,27 @@ def test_the_reason_is_the_change_though_something_else_went_wrong_first(
         rescored(folder, field, run=changing(torn))
 
 
-@pytest.mark.parametrize("spoil", [lambda t: t.drop_columns(["logit_3"]), lambda t: t.slice(0, 5)])
-def test_an_input_that_changed_before_its_turn_is_refused(folder, field, spoil):
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda t: t.drop_columns(["logit_3"]), "was changed after the run began. Run again."),
+        (lambda t: t.slice(0, 5), "was changed after the run began. Run again."),
+        (
+            lambda t: t.append_column("uncertainty", t["count"]),
+            "has a column 'uncertainty' already. Rename it first.",
+        ),
+    ],
+)
+def test_an_input_that_changed_before_its_turn_is_refused(folder, field, spoil, told):
     def run(field, todo, tell):
-        pq.write_table(spoil(rich_table(30)), todo[1].source)
+        pq.write_table(spoil(rich_table(todo[1].rows)), todo[1].source)
         for shard in todo:
             yield shard, score_shard(field, shard, tell)
 
     with pytest.raises(QIPFInputError) as refused:
         rescored(folder, field, run=run)
     changed = folder / "in" / "day=1" / "part-003.parquet"
-    assert str(refused.value) == f"{changed} was changed after the run began. Run again."
+    assert str(refused.value) == f"{changed} {told}"
     assert list(contents(folder / "out")) == ["day=1/part-000.parquet"]
 
 

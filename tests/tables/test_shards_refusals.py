@@ -10,9 +10,13 @@ import pytest
 
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFWarning
 from qipf.tables import score_shards
+from qipf.tables.scoring import steady_results
 from tests.tables.shard_files import (
     LOGITS,
+    TAKEN,
     contents,
+    named_like_results,
+    refusal_of_mode_1,
     rescored,
     rich_table,
     write_shards,
@@ -165,6 +169,27 @@ def test_shards_that_do_not_fit_are_named(tmp_path, field, spoil, columns, messa
         rescored(tmp_path, field, columns=columns)
     assert str(refused.value).startswith(f"{tmp_path}/in/a.parquet{message}")
     assert not (tmp_path / "out").exists()
+
+
+def test_logits_may_be_called_as_results_and_other_columns_not(tmp_path):
+    given, field = named_like_results()
+    source, target = tmp_path / "in" / "a.parquet", tmp_path / "out" / "a.parquet"
+    source.parent.mkdir()
+    pq.write_table(given, source)
+    rescored(tmp_path, field, columns=TAKEN, modes=True)
+    found = pq.read_table(target)
+    assert found.column_names == ["id", "uncertainty", "mode_1", "mode_2"]
+    logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
+    for name, values in steady_results(field, logits, modes=True).items():
+        assert found[name].to_numpy().tobytes() == values.tobytes(), name
+    # the first of the results' names is a logit; a later one is not
+    target.unlink()
+    pq.write_table(given.append_column("mode_1", given["id"]), source)
+    with pytest.raises(QIPFInputError) as refused:
+        rescored(tmp_path, field, columns=TAKEN, modes=True)
+    assert str(refused.value) == refusal_of_mode_1(source)
+    rescored(tmp_path, field, columns=TAKEN)
+    assert pq.read_table(target).column_names == ["id", "mode_1", "uncertainty"]
 
 
 def test_a_corrupt_shard_is_named_and_finished_ones_stay(folder, field):

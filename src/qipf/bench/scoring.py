@@ -35,6 +35,7 @@ from qipf.errors import QIPFError
 from qipf.methods import Batch, LayeredNetwork, Method
 from qipf.methods.field import Field
 from qipf.methods.layered import unit_range
+from qipf.methods.layers import Layers
 from qipf.methods.sampling import PredictiveEntropy, Spread
 
 #: Images that each method scores unmeasured, so that no first call's set-up is measured.
@@ -189,8 +190,10 @@ def parameters(suite: Suite, task: Task) -> dict[str, Any]:
     }
 
 
-def _fitted(method: Method) -> dict[str, float]:
+def _fitted(method: Method) -> dict[str, Any]:
     """What a method chose for itself on clean data."""
+    if isinstance(method, Layers):
+        return method.chosen()
     if not isinstance(method, Field) or method.field_ is None:
         return {}
     field = method.field_

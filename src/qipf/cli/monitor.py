@@ -100,9 +100,11 @@ def monitor(
     path = None if stream is None or str(stream) == "-" else stream
     if path is None and follow:
         raise QIPFInputError("--follow needs a file: standard input is read to its end anyway.")
-    watched = _monitor(field, state, window, alpha, [field, *([path] if path else [])])
-    dimension = watched.field.n_features_in_  # type: ignore[union-attr]
     with ExitStack() as stack:
+        if state is not None:
+            stack.enter_context(_kept_apart(state, [field, *([path] if path else [])]))
+        watched = _monitor(field, state, window, alpha)
+        before, dimension = watched.seen, watched.field.n_features_in_  # type: ignore[union-attr]
         stop = stack.enter_context(_signals())
         source = stack.enter_context(LineSource(path, follow, lambda: bool(stop)))
         count = stack.enter_context(_metrics(metrics_port, metrics_address))
@@ -115,10 +117,10 @@ def monitor(
         watch.run(LineParser(dimension, source.name, form, columns))
         if stop:
             raise typer.Exit(128 + stop[0])
-        if not watch.new_lines and not source.unfinished:
-            _complain(f"{source.name} held no {'new ' * bool(watched.seen)}lines.")
-        elif not watched.seen:
-            _complain(f"{source.name} held no predictions.")
+        if watched.seen == before and (watch.new_lines or not source.unfinished):
+            new = "new " * bool(before and not new_input)
+            what = "predictions" if watch.new_lines else "lines"
+            _complain(f"{source.name} held no {new}{what}.")
 
 
 @contextmanager
@@ -138,17 +140,24 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _kept_apart(state: Path, inputs: list[Path]) -> Iterator[None]:
+    """A place for the state that can be written, and that no other watch writes to meanwhile."""
+    from qipf.durable import checked_output, locked_file
+
+    checked_output(state, inputs=inputs)
+    _try_to_write(state)
+    with locked_file(state):
+        yield
+
+
 def _monitor(
-    field: Path, state: Path | None, window: int | None, alpha: float | None, inputs: list[Path]
+    field: Path, state: Path | None, window: int | None, alpha: float | None
 ) -> ShiftMonitor:
     """The monitor of an earlier watch, or a new one."""
-    from qipf.durable import checked_output
     from qipf.monitor import ShiftMonitor
     from qipf.storage import load_field
 
-    if state is not None:
-        checked_output(state, inputs=inputs)
-        _try_to_write(state)
     loaded = load_field(field)
     if loaded.calibration_ is None:
         raise QIPFInputError(

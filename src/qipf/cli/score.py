@@ -93,8 +93,10 @@ def score(
         with _interruptible(output):
             shards = score_shards(judge, test, output, columns, modes, overwrite=overwrite, run=run)
         told = {"shards": shards.shards, "kept": shards.kept}
-        kept = f", {shards.kept:,} of them finished before" if shards.kept else ""
-        _tell(as_json, output, shards.total, limit, told, f"{shards.shards:,} shards{kept}, ")
+        text = _count(shards.shards, "shard")
+        if shards.kept:
+            text += f" (finished before: {shards.kept:,})"
+        _tell(as_json, output, shards.total, limit, told, f"{text}, ")
         return
     if engine == "ray" or overwrite:
         given = "--engine ray" if engine == "ray" else "--overwrite"
@@ -153,10 +155,14 @@ def _tell(
             "held_out": limit.held_out,
         },
     }
-    share = scored.outliers / scored.rows if known else 0.0
-    answer(
-        as_json,
-        told,
-        f"wrote {output}: {shards}{scored.rows:,} rows, mean uncertainty {scored.mean:.4g}, "
-        f"{scored.outliers:,} outliers ({share:.1%}): {limit}",
-    )
+    text = "no rows"
+    if known:
+        text = (
+            f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
+            f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"
+        )
+    answer(as_json, told, f"wrote {output}: {shards}{text}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -69,6 +69,14 @@ def _is_extension(kind: Any) -> bool:
     return isinstance(kind, pyarrow().BaseExtensionType)
 
 
+def ordered(dataset: Any) -> Any:
+    """The same dataset, whose blocks come in order whenever it is read."""
+    # with options of its own: what map_batches makes shares those of what it was made from
+    own = type(dataset).copy(dataset, _deep_copy=True)
+    own.context.execution_options.preserve_order = True
+    return own
+
+
 @contextmanager
 def in_order(dataset: Any) -> Iterator[None]:
     """While this lasts, the dataset's blocks come in order, and Ray Data says nothing."""

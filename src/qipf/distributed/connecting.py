@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, first_line
 
 #: Bytes of shared memory for a cluster on this machine, which carries fields and little else.
 OBJECT_STORE = 2**28
@@ -21,7 +21,6 @@ LISTENING = 10.0
 
 #: How often work is begun again whose worker was lost: more often, and it is the work's own fault.
 RETRIES = 3
-
 
 #: What Ray says where a machine lacks the code that a worker needs.
 UNKNOWN_THERE = "failed to import on the worker"
@@ -106,8 +105,7 @@ def connected(address: str | None, workers: int | None) -> bool:
             ray().init(address="local", num_cpus=cpus, **here, **quiet)
     except (RuntimeError, ValueError, OverflowError, OSError) as error:
         where = f"the Ray cluster at {address!r}" if address else "a Ray cluster on this machine"
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise QIPFError(f"Cannot connect to {where} ({said}).") from error
+        raise QIPFError(f"Cannot connect to {where} ({first_line(error)}).") from error
     return True
 
 

@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 
-from qipf.distributed.blocks import NAME, checked_dataset, chosen_of, known_width, logits_of
+from qipf.distributed.blocks import (
+    NAME,
+    checked_dataset,
+    chosen_of,
+    known_width,
+    logits_of,
+    ordered,
+)
 from qipf.distributed.connecting import (
     RETRIES,
     checked_workers,
@@ -25,10 +32,9 @@ from qipf.distributed.connecting import (
     ray,
     require_connection,
 )
-from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
 from qipf.progress import silence
-from qipf.tables.scoring import checked_field, require_width, result_names, steady_results
+from qipf.tables.scoring import checked_field, require_new_names, require_width, steady_results
 from qipf.tables.shard_folders import Shard
 from qipf.tables.shards import Draft, Run, Tell, score_shard
 
@@ -159,9 +165,7 @@ def score(
     width = known_width(dataset, chosen)
     if width is not None:
         require_width(NAME, width, field)
-    taken = next((name for name in result_names(field, modes) if name in dataset.columns()), None)
-    if taken is not None and taken not in chosen:
-        raise QIPFInputError(f"{NAME} has a column {taken!r} already. Rename it first.")
+    require_new_names(NAME, dataset.columns(), chosen, field, modes)
     checked_workers(workers)
     connected(None, workers)  # and stay: the work is done when the result is read
     plan = plan_of(workers, _may_use_gpus(field))
@@ -174,8 +178,7 @@ def score(
         batch_size=None,
         **plan.needs,
     )
-    scored.context.execution_options.preserve_order = True
-    return scored
+    return ordered(scored)
 
 
 class _Scorer:
@@ -188,6 +191,7 @@ class _Scorer:
         logits = logits_of(batch, self._columns)
         if batch.num_rows:  # lists have a width of their own, and without rows none
             require_width(NAME, logits.shape[1], self._field)
+        batch = batch.drop_columns(list(self._columns))  # first: a logit may have a result's name
         for name, values in steady_results(self._field, logits, self._modes).items():
             batch = batch.append_column(name, [values])
-        return batch.drop_columns(list(self._columns))
+        return batch

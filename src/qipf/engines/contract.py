@@ -15,6 +15,7 @@ Everything else in the library follows from :math:`\log\rho`, :math:`\|m_1\|^2` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -98,6 +99,13 @@ def checked_queries(queries: Tensor, centers: Tensor) -> Tensor:
             "Move them to one device."
         )
     return queries
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Out of autocast, where a user has turned it on: fields need all their digits."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
 
 
 def blocks(rows: int, size: int) -> Iterator[slice]:

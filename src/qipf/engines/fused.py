@@ -23,7 +23,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qipf.engines.contract import Moments, blocks, checked_field, checked_queries
+from qipf.engines.contract import (
+    Moments,
+    blocks,
+    checked_field,
+    checked_queries,
+    full_precision,
+)
 from qipf.engines.reference import FARTHEST, ReferenceEngine, dense_moments, in_data_units, joined
 
 #: Bytes of one working array per block of queries, by kind of device; a dozen live at a time.
@@ -88,10 +94,11 @@ class FusedEngine(ABC):
     def __call__(self, queries: Tensor) -> Moments:
         """Moments at each query (Q, d); gradients flow back to queries that ask for them."""
         queries = checked_queries(queries, self.centers)
-        if queries.requires_grad and torch.is_grad_enabled():
-            outputs = _Differentiable.apply(queries, self)
-            return Moments(*outputs, dimension=queries.shape[1])  # type: ignore[misc]
-        return self._evaluate(queries.detach())
+        with full_precision(queries.device):
+            if queries.requires_grad and torch.is_grad_enabled():
+                outputs = _Differentiable.apply(queries, self)
+                return Moments(*outputs, dimension=queries.shape[1])  # type: ignore[misc]
+            return self._evaluate(queries.detach())
 
     def _evaluate(self, queries: Tensor) -> Moments:
         wide = torch.float64 in (queries.dtype, self.centers.dtype)

@@ -86,6 +86,7 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
     for label in field.labels.unique().tolist():
         members = (field.labels == label).nonzero()[:, 0]
         own = field.units[members]
+        # cells only: their spread is small beside the kernel, and which width it will have is open
         small = coreset(own, max(1, size * len(members) // len(field.units)))
         found = unit_length(small.centers.to(own))
         nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])
@@ -111,6 +112,7 @@ def chosen_metric(
     tuning_labels: Tensor,  # (n,)
     classes: int,
     dimension: int,
+    shrinkages: Sequence[float] = SHRINKAGES,
 ) -> tuple[Metric, float] | None:
     """Metric and width of the likeliest of the tried fields, each set counting the same.
 
@@ -124,7 +126,7 @@ def chosen_metric(
     best: tuple[float, Metric, float] | None = None
     for gain_free in (False, True):
         scatter = Scatter(rows[:METRIC_ROWS], labels[:METRIC_ROWS], gain_free)
-        for shrinkage in SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]:
+        for shrinkage in shrinkages if sets else shrinkages[len(shrinkages) // 2 :][:1]:
             metric = scatter.metric(shrinkage, dimension)
             found = _best_width(metric, *few, sets, truth, classes)
             if found is not None and (best is None or found[0] > best[0]):

@@ -24,9 +24,10 @@ Disturb = Callable[[Tensor, float, torch.Generator], Tensor]
 
 
 def noise(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
-    """Gaussian noise, up to twice the inputs' own deviation."""
+    """Gaussian noise, up to twice the deviation of the images, or of each feature of a table."""
     drawn = torch.randn(inputs.shape, generator=random).to(inputs)
-    return inputs + 2 * t * inputs.std() * drawn
+    deviation = inputs.std(0, correction=0) if inputs.ndim == 2 else inputs.std()
+    return inputs + 2 * t * deviation * drawn
 
 
 def drop(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
@@ -121,10 +122,14 @@ def families(inputs: Tensor) -> dict[str, Disturb]:
 
 
 def disturbed(inputs: Tensor, disturb: Disturb, t: float, seed: int) -> Tensor:
-    """Inputs disturbed by one family, the same for the same seed, within the inputs' range."""
+    """Inputs disturbed by one family, the same for the same seed, within the inputs' range.
+
+    The range is that of all images, or of each feature of a table.
+    """
     random = torch.Generator().manual_seed(seed)
     wide = inputs if inputs.dtype == torch.float64 else inputs.float()  # half is not enough
-    return disturb(wide, t, random).clamp(wide.min(), wide.max()).to(inputs.dtype)
+    lowest, highest = (wide.amin(0), wide.amax(0)) if wide.ndim == 2 else (wide.min(), wide.max())
+    return disturb(wide, t, random).clamp(lowest, highest).to(inputs.dtype)
 
 
 def strengths(

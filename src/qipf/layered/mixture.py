@@ -12,8 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: EM stops when no weight moves by more than this, or after so many steps.
-SETTLED, MOST_STEPS = 1e-5, 1000
+#: EM stops when the mean log-likelihood is less than this below its maximum, or after so many
+#: steps.
+SETTLED, MOST_STEPS = 1e-4, 5000
 
 #: The smallest probability that is told from none.
 TINY = 1e-300
@@ -28,18 +29,22 @@ def likeliest_weights(likelihoods: Tensor) -> Tensor:  # (n, L) -> (L,)
     likelihoods = likelihoods.double().clamp(min=TINY)
     weights = likelihoods.new_full((likelihoods.shape[1],), 1 / likelihoods.shape[1])
     for _ in range(MOST_STEPS):
-        share = likelihoods * weights
-        found = (share / share.sum(1, keepdim=True)).mean(0)
-        moved = float((found - weights).abs().max())
-        weights = found
-        if moved <= SETTLED:
+        # the likelihood's slopes: all of them at most 1 at the maximum, which is that near then
+        slopes = (likelihoods / (likelihoods @ weights)[:, None]).mean(0)
+        if float(slopes.max()) <= 1 + SETTLED:
             break
+        weights = weights * slopes
     return weights
 
 
 def mixed(opinions: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
     """The weighted mean of the opinions, in float64."""
     return torch.einsum("nlc,l->nc", opinions.double(), weights.double())
+
+
+def log_odds(against: Tensor, own: Tensor) -> Tensor:
+    """How much likelier one is than the other, as a logarithm; none is told from next to none."""
+    return against.clamp(min=TINY).log() - own.clamp(min=TINY).log()
 
 
 def gap(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> (n,)
@@ -50,4 +55,4 @@ def gap(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> 
     """
     own = probabilities.gather(1, predicted[:, None])[:, 0]
     others = probabilities.scatter(1, predicted[:, None], 0).sum(1)
-    return others.clamp(min=TINY).log() - own.clamp(min=TINY).log()
+    return log_odds(others, own)

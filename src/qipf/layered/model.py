@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qipf.arrays import require_finite
+from qipf.engines.contract import full_precision
 from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
 from qipf.forward import NoProbabilities, device_of, evaluating
 from qipf.layered.choosing import chosen_fields
@@ -213,7 +214,8 @@ class LayeredQIPF:
         """Logits, rows, opinions and the fields' heights."""
         self._require_fitted()
         if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs)
+            came = type(inputs).__name__
+            came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else came
             raise QIPFInputError(
                 f"inputs must be a tensor with one row an example, (n, ...), got {came}."
             )
@@ -221,7 +223,8 @@ class LayeredQIPF:
             logits, rows = in_parts(self.net, inputs, self.layers_)
             self._check(logits, rows)
             self._place(logits.device)
-            return (logits, rows, *opinions_of(logits, rows, self._fields()))
+            with full_precision(logits.device):
+                return (logits, rows, *opinions_of(logits, rows, self._fields()))
 
     def _check(self, logits: Tensor, rows: Rows) -> None:
         """Refuse what is no number, and what another network gave."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qipf.errors import QIPFWarning
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import TINY, likeliest_weights
+from qipf.layered.mixture import likeliest_weights, log_odds
 from qipf.layered.opinions import completed
 from qipf.layered.taps import Tap
 from qipf.layered.tuning import FEWEST, Tuning
@@ -48,8 +48,8 @@ class Told:
 
     def gains(self, weights: Tensor) -> list[float]:
         """By how much the mixture tells errors better than the softmax, for each set with any."""
-        whole = (self.against @ weights).clamp(min=TINY).log() - (self.own @ weights).log()
-        alone = self.against[:, 0].clamp(min=TINY).log() - self.own[:, 0].log()
+        whole = log_odds(self.against @ weights, self.own @ weights)
+        alone = log_odds(self.against[:, 0], self.own[:, 0])
         found = []
         for number in self.sets.unique():
             mine = self.sets == number
@@ -69,18 +69,19 @@ def weighed(
 
     The weights make the truth likeliest, among all layers at all `WIDTHS`; each layer keeps its
     heaviest width, and layers below the `least` weight are left out. The softmax speaks alone,
-    and a warning says why, with too few examples, without errors, or where the layers do not
-    detect errors better on average.
+    without any layers, and a warning says why, with too few examples, without errors, or where the
+    layers do not detect errors better on average.
     """
-    alone = torch.zeros(1 + len(fields), dtype=torch.float64)
-    alone[0] = 1.0
+    alone: tuple[dict[Tap, ClassField], Tensor] = {}, torch.ones(1, dtype=torch.float64)
+    if not fields:
+        return alone
     if not tuning.sets:
         _fall_back(f"fewer than {FEWEST} examples were left to weigh the layers by")
-        return dict(fields), alone
+        return alone
     told = _told(fields, tuning)
     columns = _best_widths(likeliest_weights(told.truth), len(fields))
     weights = likeliest_weights(told[[0, *columns]].truth)
-    least = min(least, max(weights[1:].tolist(), default=0.0))  # the heaviest always stays
+    least = min(least, float(weights[1:].max()))  # the heaviest always stays
     kept = {
         tap: column
         for tap, column, weight in zip(fields, columns, weights[1:].tolist(), strict=True)
@@ -91,10 +92,10 @@ def weighed(
     gains = told.gains(weights)
     if not gains:
         _fall_back("the network makes no errors to learn from, even on disturbed inputs")
-        return dict(fields), alone
-    if sum(gains) < 0:
+        return alone
+    if sum(gains) <= 0:
         _fall_back("they tell the network's errors no better than its softmax does")
-        return dict(fields), alone
+        return alone
     widths = {tap: WIDTHS[(column - 1) % len(WIDTHS)] for tap, column in kept.items()}
     return {
         tap: fields[tap].at(w * fields[tap].bandwidth) for tap, w in widths.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,19 @@ class Layers(Method):
             random_state=clean.seed,
         ).fit(_batches(clean))
         return self
+
+    def chosen(self) -> dict[str, Any]:
+        """Which layers it kept, their weights, widths and centres."""
+        model = self._learned(self.model_)
+        assert model.weights_ is not None  # it is fitted
+        softmax, *weights = model.weights_.tolist()
+        return {
+            "softmax_weight": softmax,
+            "layers": {
+                str(tap): {"weight": w, "bandwidth": field.bandwidth, "centers": len(field.units)}
+                for tap, field, w in zip(model.layers_, model.fields_, weights, strict=True)
+            },
+        }
 
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """Log-odds of the network and its layers against the predicted class."""

@@ -33,7 +33,7 @@ def origin_html(run: Run, summary: Summary) -> str:
         told |= {
             f"options of {method}": _options(options) for method, options in _chosen(own).items()
         }
-        fitted = next((r["fitted"] for r in own if r.get("fitted")), None)
+        fitted = next((r["fitted"] for r in own if "bandwidth" in r.get("fitted", {})), None)
         if fitted:
             told["field"] = _options(fitted)
         blocks += [subheading(line.network), facts(told)]

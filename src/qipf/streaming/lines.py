@@ -6,6 +6,7 @@ import hashlib
 import os
 import select
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from qipf.errors import QIPFInputError
-from qipf.tables.contents import HEAD, not_text
+from qipf.tables.contents import not_text
 
 #: Bytes that are read at a time, at most.
 CHUNK = 2**20
@@ -60,11 +61,12 @@ class LineSource:
         follow: bool = False,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.path, self._follow, self._stopping = path, follow, stopping
+        self.path, self.stopping, self._follow = path, stopping, follow
         self.name = "standard input" if path is None else str(path)
         self.unfinished = False
         self._descriptor = 0 if path is None else _opened(path)
         if path is None:
+            _require_standard_input()
             _widen_pipe()
 
     def close(self) -> None:
@@ -79,11 +81,10 @@ class LineSource:
         self.close()
 
     def tail(self, end: int) -> str:
-        """A digest of what stands before a place in the file."""
+        """A digest of what stands before a place in the file; empty if it does not reach there."""
         start = max(0, end - TAIL)
-        return hashlib.blake2b(
-            os.pread(self._descriptor, end - start, start), digest_size=16
-        ).hexdigest()
+        data = os.pread(self._descriptor, end - start, start)
+        return hashlib.blake2b(data, digest_size=16).hexdigest() if len(data) == end - start else ""
 
     def lines(self, start: int = 0, whole: bool = False) -> Iterator[Lines]:
         """The lines from byte `start` of a file on, or of standard input from here on.
@@ -105,18 +106,21 @@ class LineSource:
                 end, rest, too_long = end + len(rest), b"", True
             if texts:
                 yield Lines(texts, ends)
-        left = bool(rest or too_long) and not self._stopping()
+        left = bool(rest or too_long) and not self.stopping()
         self.unfinished = left and whole
         if left and not whole:
             yield Lines([TOO_LONG if too_long else rest], [end + len(rest)])
 
     def _pieces(self, start: int) -> Iterator[bytes]:
         """What there is to read, piece by piece, until the input ends or a stop is wished for."""
-        position = start
-        while not self._stopping():
+        position, moved = start, False
+        while not self.stopping():
             if self.path is None and not _ready(PAUSE):
                 continue
-            data = self._available()
+            try:
+                data = self._available()
+            except OSError as error:
+                raise QIPFInputError(f"Cannot read {self.name}: {error.strerror}.") from error
             if data:
                 position += len(data)
                 yield data
@@ -124,6 +128,13 @@ class LineSource:
                 return
             else:
                 self._require_grown(position)
+                # one more look: what was written before it was moved is read
+                before, moved = moved, self._moved()
+                if before and moved:
+                    raise QIPFInputError(
+                        f"{self.name} is no longer the file that was read: that one was moved away "
+                        "or removed. Read the new one with --new-input."
+                    )
                 time.sleep(PAUSE)
 
     def _available(self) -> bytes:
@@ -147,6 +158,15 @@ class LineSource:
                 "Read the new one with --new-input."
             )
 
+    def _moved(self) -> bool:
+        """Whether the file has lost its name, as when a log is rotated."""
+        assert self.path is not None
+        try:
+            named = os.stat(self.path)
+        except OSError:
+            return True
+        return not os.path.samestat(named, os.fstat(self._descriptor))
+
 
 def _opened(path: Path) -> int:
     try:
@@ -155,19 +175,34 @@ def _opened(path: Path) -> int:
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror or error}.") from error
     mode = os.fstat(descriptor).st_mode
-    found = not_text(os.pread(descriptor, HEAD, 0)) if stat.S_ISREG(mode) else None
-    if stat.S_ISREG(mode) and not found:
-        return descriptor
+    found = None
+    if stat.S_ISREG(mode):
+        with open(descriptor, "rb", closefd=False) as file:
+            found = not_text(file)
+        if found is None:
+            return descriptor
     os.close(descriptor)
     if found:
-        unpack = "Unpack it into standard input: zcat FILE | qipf monitor field.qipf."
-        way_out = unpack if found.startswith("compressed") else "Judge it with qipf score."
-        raise QIPFInputError(f"{path} is {found}, not lines of text. {way_out}")
+        unpack = f"Unpack it into standard input: {found.unpack} FILE | qipf monitor field.qipf."
+        way_out = unpack if found.unpack else "Judge it with qipf score."
+        raise QIPFInputError(f"{path} is {found.what}, not lines of text. {way_out}")
     if stat.S_ISDIR(mode):
         raise QIPFInputError(f"{path} is a folder. Name a file in it.")
     raise QIPFInputError(
         f"{path} is a pipe or a device, not a file whose place can be kept. Feed it to standard "
         "input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf."
+    )
+
+
+def _require_standard_input() -> None:
+    # Python has none where it was closed at the start; its number may be another file's by now
+    if sys.stdin is not None:
+        with suppress(OSError):
+            os.fstat(0)
+            return
+    raise QIPFInputError(
+        "Standard input is closed. Name a file, or pipe lines into it: COMMAND | qipf monitor "
+        "field.qipf."
     )
 
 

@@ -16,6 +16,7 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.streaming.at_once import csv_rows, json_rows
 from qipf.streaming.lines import LONGEST_LINE, TOO_LONG
 from qipf.tables.columns import chosen_columns
+from qipf.tables.numbers import is_number, number
 
 #: How logits may stand in a line.
 FORMATS = ("auto", "csv", "jsonl")
@@ -94,7 +95,7 @@ class LineParser:
             self._one = self._json
             return
         fields = _fields(text)
-        numbers, counted = all(map(_is_number, fields)), _counted(fields)
+        numbers, counted = all(map(is_number, fields)), _counted(fields)
         if numbers and not counted and len(fields) in self._unfit:
             # a header came before: its numbers must not be taken by their places
             raise QIPFInputError(self._unfit[len(fields)])
@@ -160,9 +161,9 @@ class LineParser:
         if len(fields) != self._width:
             raise ValueError(f"{len(fields)} fields instead of {self._width}")
         try:
-            return [_number(fields[k]) for k in self._at]
+            return [number(fields[k]) for k in self._at]
         except ValueError:
-            wrong = next(fields[k] for k in self._at if not _is_number(fields[k]))
+            wrong = next(fields[k] for k in self._at if not is_number(fields[k]))
             shown = wrong.decode("utf-8", "replace") if isinstance(wrong, bytes) else wrong
             raise ValueError(f"{shown[:40]!r} is not a number") from None
 
@@ -209,19 +210,5 @@ def _counted(fields: list[str]) -> bool:
 
 def _names(fields: list[str]) -> bool:
     """Whether this may be a header, not a spoilt row: only whole numbers if any, none twice."""
-    free = all(field.isdecimal() or not _is_number(field) for field in fields)
+    free = all(field.isdecimal() or not is_number(field) for field in fields)
     return free and len(set(fields)) == len(fields)
-
-
-def _number(text: Any) -> float:
-    if (b"_" if isinstance(text, bytes) else "_") in text:  # Python's own: 1_0 is ten
-        raise ValueError("not a number")
-    return float(text)
-
-
-def _is_number(text: Any) -> bool:
-    try:
-        _number(text)
-    except ValueError:
-        return False
-    return True

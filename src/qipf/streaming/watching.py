@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,11 @@ class Watch:
             raise QIPFInputError(
                 "--skip-seen is for standard input: a file is read on from where the state stands."
             )
+        if skip_seen and new_input:
+            raise QIPFInputError(
+                "--skip-seen and --new-input contradict each other: of a new input nothing was "
+                "seen. Leave one of them out."
+            )
         if on_bad_line not in ON_BAD_LINE:
             raise unknown_name("choice for bad lines", on_bad_line, ON_BAD_LINE)
         assert monitor.field is not None
@@ -117,7 +122,7 @@ class Watch:
         self._pending: list[NDArray[Any]] = []  # rows of the window that has begun
         self._waiting = 0  # how many
         self._untold, self._last_bad = 0, 0
-        self._told = self._place()
+        self._told = self._counted()
 
     def _take_up(self, place: Place) -> None:
         """Go on where the earlier watch of this input stood."""
@@ -128,7 +133,7 @@ class Watch:
             )
         self._line = place.line
         if place.kind == _FILE:
-            if self.source.tail(place.offset) != place.tail:
+            if not place.tail or self.source.tail(place.offset) != place.tail:
                 raise QIPFInputError(
                     f"{self.source.name} is not the file that the state was reading, or it was "
                     "written anew. Go on with it from its start by --new-input."
@@ -152,14 +157,17 @@ class Watch:
         if self._again:
             self._tell(self.report())
         self._settle(parser)
-        later = self.state is not None and self.source.path is not None
-        for lines in self.source.lines(self._offset, whole=later):
-            known = min(self._skip, len(lines.texts))
-            self._skip -= known
-            parser.settle(lines.texts[:known])
-            if known < len(lines.texts):
-                self._take(Lines(lines.texts[known:], lines.ends[known:]), parser)
-        if not self._usable and self._first_bad:  # there is nothing to have a verdict on
+        try:
+            for lines in self._arriving():
+                known = min(self._skip, len(lines.texts))
+                self._skip -= known
+                parser.settle(lines.texts[:known])
+                if known < len(lines.texts):
+                    self._take(Lines(lines.texts[known:], lines.ends[known:]), parser)
+        finally:
+            self._report_untold()
+        # there is nothing to have a verdict on, unless usable lines were still to come
+        if not self._usable and self._first_bad and not self.source.stopping():
             raise QIPFInputError(f"No line of {self.source.name} holds logits. {self._first_bad}.")
         self._finish()
         if self.source.unfinished:
@@ -167,6 +175,15 @@ class Watch:
                 f"{self.source.name}, line {self._line + 1}: it has no end yet; left for the next "
                 "run."
             )
+
+    def _arriving(self) -> Iterator[Lines]:
+        """The lines from where the watch stands; if the input breaks off, what came is kept."""
+        later = self.state is not None and self.source.path is not None
+        try:
+            yield from self.source.lines(self._offset, whole=later)
+        except QIPFInputError:
+            self._finish()
+            raise
 
     def _settle(self, parser: LineParser) -> None:
         """The layout, from the lines that were counted already."""
@@ -222,23 +239,23 @@ class Watch:
             self._waiting += len(rows)
 
     def _finish(self) -> None:
-        """Judge what is pending, save, and tell; nothing if nothing has come, or only a header."""
+        """Judge what is pending, save, and tell; nothing if neither rows nor bad lines came."""
         pending, waiting, verdict = self._pending, self._waiting, None
         self._pending, self._waiting = [], 0
         if waiting:
             verdict = self.monitor.update_logits(np.concatenate(pending))
         self._report_untold()
-        if self._place() == self._told or self.monitor.seen == 0:
+        if self._counted() == self._told or self.monitor.seen == 0:
             return
         self._number += 1
-        self._told = self._place()
+        self._told = self._counted()
         if self.state is not None:
             self.monitor.notes = self.monitor.notes | self._notes()
             self.monitor.save(self.state)
         self._tell(self.report(verdict))
 
-    def _place(self) -> tuple[int, int]:
-        return self.monitor.seen, self._line
+    def _counted(self) -> tuple[int, int]:
+        return self.monitor.seen, self._bad_lines
 
     def _notes(self) -> dict[str, int | str]:
         notes: dict[str, int | str] = {

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.tables.columns import chosen_columns, chosen_label
-from qipf.tables.contents import HEAD, not_text
+from qipf.tables.contents import not_text
+from qipf.tables.numbers import is_number, number
 from qipf.tables.table import Block, Table, checked_labels, require_finite, rows_per_block
 
 
@@ -90,11 +91,11 @@ def _numbers(
     path: Path, rows: list[list[str]], lines: list[int], names: Sequence[str], at: Sequence[int]
 ) -> NDArray[np.float64]:  # (n, len(at))
     try:
-        return np.array([[float(row[k]) for k in at] for row in rows])
+        return np.array([[number(row[k]) for k in at] for row in rows])
     except ValueError:
         for row, line in zip(rows, lines, strict=True):
             for k in at:
-                if not _is_number(row[k]):
+                if not is_number(row[k]):
                     found = repr(row[k]) if row[k].strip() else "nothing"
                     raise QIPFInputError(
                         f"{path}, line {line}: the column {names[k]!r} holds {found}, not a number."
@@ -116,9 +117,9 @@ def _reading(path: Path) -> Iterator[Any]:
 
 def _instead_of_text(path: Path) -> str:
     with open(path, "rb") as file:
-        found = not_text(file.read(HEAD))
+        found = not_text(file)
     return (
-        f"{found}, not text. Unpack it, or name it for what it is"
+        f"{found.what}, not text. Unpack it, or name it for what it is"
         if found
         else "not a text file in UTF-8"
     )
@@ -135,12 +136,4 @@ def _lines(path: Path) -> int:
 
 
 def _all_numbers(fields: Sequence[str]) -> bool:
-    return all(map(_is_number, fields))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return all(map(is_number, fields))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, first_line
 from qipf.tables.columns import chosen_columns, chosen_label
 from qipf.tables.table import Block, Table, checked_labels, require_finite, rows_per_block
 
@@ -77,7 +77,7 @@ def opened(path: Path) -> Iterator[Any]:
     except (arrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:  # the system's word, not Arrow's
             raise QIPFInputError(f"Cannot read {path}: {os.strerror(error.errno)}.") from error
-        raise QIPFInputError(f"{path} is not a Parquet file ({_first_line(error)}).") from error
+        raise QIPFInputError(f"{path} is not a Parquet file ({first_line(error)}).") from error
     with file:
         yield file
 
@@ -91,7 +91,7 @@ def batches(path: Path) -> Generator[Any, None, None]:
             size = max(1, min(most, BYTES_PER_BLOCK // _bytes_per_row(file)))
             yield from file.iter_batches(batch_size=size)
         except (arrow.ArrowException, OSError) as error:
-            raise QIPFInputError(f"{path} is damaged ({_first_line(error)}).") from error
+            raise QIPFInputError(f"{path} is damaged ({first_line(error)}).") from error
 
 
 def _bytes_per_row(file: Any) -> int:
@@ -139,7 +139,3 @@ def _numbers(column: Any) -> NDArray[Any]:  # (n,)
     return np.asarray(
         values, np.float32 if values.dtype in (np.float16, np.float32) else np.float64
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,15 @@ def score_table(
 def result_names(field: QIPF, modes: bool) -> list[str]:
     """The columns that scoring adds."""
     return ["uncertainty", *(f"mode_{order}" for order in field.orders if modes)]
+
+
+def require_new_names(
+    path: str, present: Sequence[str], chosen: Sequence[str], field: QIPF, modes: bool
+) -> None:
+    """Refuse a table that has a column of a result's name, but for logits, which are left out."""
+    for name in result_names(field, modes):
+        if name in present and name not in chosen:
+            raise QIPFInputError(f"{path} has a column {name!r} already. Rename it first.")
 
 
 def steady_results(

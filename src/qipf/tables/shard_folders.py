@@ -16,7 +16,7 @@ from qipf.progress import progress, progress_bar
 from qipf.tables.columns import chosen_columns
 from qipf.tables.origins import Origin, file_digest, origin_of, read_origin
 from qipf.tables.parquet_files import opened, require_numbers
-from qipf.tables.scoring import Scored, require_width, result_names
+from qipf.tables.scoring import Scored, require_new_names, require_width
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,7 @@ def found_shards(
         chosen = shards[0].columns if shards else chosen_columns(str(source), schema.names, columns)
         require_numbers(source, schema, chosen)
         require_width(str(source), len(chosen), field)
-        taken = next((name for name in result_names(field, modes) if name in types), None)
-        if taken is not None and taken not in chosen:
-            raise QIPFInputError(f"{source} has a column {taken!r} already. Rename it first.")
+        require_new_names(str(source), schema.names, chosen, field, modes)
         target = output / source.relative_to(folder)
         origin = shards[0].origin if shards else origin_of(field, chosen, modes)
         shards.append(Shard(source, target, rows, tuple(chosen), modes, origin))

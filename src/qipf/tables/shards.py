@@ -25,7 +25,13 @@ from qipf.progress import progress_bar
 from qipf.tables.origins import Origin, as_metadata, as_read, read_origin
 from qipf.tables.parquet_files import batches, logits_of, opened, pyarrow, require_numbers
 from qipf.tables.probabilities import warn_of_probabilities
-from qipf.tables.scoring import Scored, checked_field, result_names, steady_results
+from qipf.tables.scoring import (
+    Scored,
+    checked_field,
+    require_new_names,
+    result_names,
+    steady_results,
+)
 from qipf.tables.shard_folders import (
     Shard,
     clear_leftovers,
@@ -137,7 +143,7 @@ def score_shard(field: QIPF, shard: Shard, tell: Tell) -> Draft:
     total, start = Scored(), 0
     with drafted(shard.target) as file, as_read(shard.source) as digest:
         origin = replace(shard.origin, input=digest)
-        schema = _scored_schema(_schema_as_found(shard), shard, field)
+        schema = _scored_schema(_schema_as_found(shard, field), shard, field)
         with arrow.parquet.ParquetWriter(file, schema) as writer:
             for batch in batches(shard.source):
                 logits = logits_of(str(shard.source), batch, shard.columns, start)
@@ -167,12 +173,13 @@ def _put_in_place(shard: Shard, draft: Draft) -> Scored:
     return draft.scored
 
 
-def _schema_as_found(shard: Shard) -> Any:
+def _schema_as_found(shard: Shard, field: QIPF) -> Any:
     with opened(shard.source) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
     if rows != shard.rows or not set(shard.columns) <= set(schema.names):
         raise QIPFInputError(f"{shard.source} was changed after the run began. Run again.")
     require_numbers(shard.source, schema, shard.columns)
+    require_new_names(str(shard.source), schema.names, shard.columns, field, shard.modes)
     return schema
 
 
