@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -42,20 +45,59 @@ class NoProbabilities(TorchFunctionMode):
             if output is logits:
                 raise QIPFInputError(
                     f"The network ends in {name}: its output is activated, but the field needs "
-                    "raw logits. Remove the activation, or pass layer=<the layer before it>."
+                    "raw logits. Remove the activation, or name the layer before it: "
+                    "qipf.wrap(net, layer=...)."
                 )
+
+
+#: One thread at a time runs a network: modes and hooks belong to the network, not to the call.
+_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_locks_lock = threading.Lock()
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every module's own mode comes back afterwards."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    """Evaluation mode for a while; every module's own mode comes back afterwards.
+
+    Other threads that want the same network wait.
+    """
+    with _locks_lock:
+        lock = _locks.setdefault(net, threading.RLock())
+    with lock:
+        modes = [(module, module.training) for module in net.modules()]
+        net.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+def fingerprint(net: nn.Module) -> str:
+    """A short name for the exact weights and buffers of a network, whatever its layers are called.
+
+    >>> fingerprint(nn.Linear(2, 2)) == fingerprint(nn.Linear(2, 2))
+    False
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for value in net.state_dict().values():
+        if not isinstance(value, torch.Tensor):  # what a module keeps beside its weights
+            continue
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def unchanged(net: nn.Module, fitted: str | None) -> str:
+    """The network's fingerprint, which must still be what it was when a field was fitted."""
+    now = fingerprint(net)
+    if fitted is not None and fitted != now:
+        raise QIPFInputError(
+            "The network's weights have changed since fit, so what was fitted does not belong to "
+            "them. Fit again, or load the weights it was fitted with."
+        )
+    return now
 
 
 @contextmanager

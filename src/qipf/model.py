@@ -19,6 +19,7 @@ from qipf.forward import (
     captured,
     device_of,
     evaluating,
+    fingerprint,
     logits_of,
     named_layer,
 )
@@ -87,8 +88,8 @@ class WrappedModel:
     """A network and the field of its predictions. Made by `wrap`.
 
     The network is always run in evaluation mode and left as it was found: mode, gradients and
-    hooks. `field` is the fitted `QIPF` once `fit` has run. One call at a time: two threads would
-    change the network's mode under each other.
+    hooks. `field` is the fitted `QIPF` once `fit` has run. Threads that call at once wait for each
+    other.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class WrappedModel:
         self.pooling = pooling
         self.field = field
         self._fitted = hasattr(field, "offset_")
+        self._fitted_with: str | None = None  # fingerprint of the network
         #: a few inputs and keyword inputs, for what traces the network
         self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -126,6 +128,7 @@ class WrappedModel:
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
         self.field = field
         self._fitted = True
+        self._fitted_with = fingerprint(self.net)
         self._example = example
         return self
 

@@ -21,7 +21,6 @@ same examples as centres, ``center_indices`` and ``labels`` (N,). Their files ar
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import asdict
 from numbers import Integral
@@ -35,6 +34,7 @@ from torch import nn
 from qipf.durable import checked_output, replaced
 from qipf.errors import QIPFFileError, QIPFInputError, QIPFNotFittedError
 from qipf.estimator import QIPF
+from qipf.forward import fingerprint, unchanged
 from qipf.layered import LayeredQIPF
 from qipf.model import WrappedModel, wrap
 from qipf.restoring import (
@@ -145,22 +145,6 @@ def describe(path: Path | str) -> dict[str, Any]:
     }
 
 
-def fingerprint(net: nn.Module) -> str:
-    """A short name for the exact weights and buffers of a network, whatever its layers are called.
-
-    >>> fingerprint(nn.Linear(2, 2)) == fingerprint(nn.Linear(2, 2))
-    False
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for value in net.state_dict().values():
-        if not isinstance(value, torch.Tensor):  # what a module keeps beside its weights
-            continue
-        tensor = value.detach().cpu().contiguous()
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule | StoredLayers:
     kind = checked_kind(header, path)
     if kind == "rule":
@@ -178,7 +162,7 @@ def _encoded(saved: Any) -> bytes:
         return encoded({**_origin("rule"), "rule": _rule(saved)}, {})
     if isinstance(saved, LayeredQIPF):
         header, arrays = stored_layers(saved)
-        network = {"fingerprint": fingerprint(saved.net)}
+        network = {"fingerprint": unchanged(saved.net, saved._fitted_with)}
         return encoded({**_origin("layers"), **header, "network": network}, arrays)
     return _encoded_field(saved)
 
@@ -254,4 +238,5 @@ def _network(model: WrappedModel) -> dict[str, Any]:
             "pooling is a function, which a file cannot hold. Save model.field, and after loading "
             "it: qipf.wrap(net, layer, field=field, pooling=function)."
         )
-    return {"layer": model.layer, "pooling": model.pooling, "fingerprint": fingerprint(model.net)}
+    weights = unchanged(model.net, model._fitted_with)
+    return {"layer": model.layer, "pooling": model.pooling, "fingerprint": weights}

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -445,7 +446,7 @@ def test_inputs_that_are_no_numbers(model, fresh):
 def test_a_network_that_ends_in_a_softmax(net, data):
     message = (
         "The network ends in softmax: its output is activated, but the field needs raw logits. "
-        "Remove the activation, or pass layer=<the layer before it>."
+        "Remove the activation, or name the layer before it: qipf.wrap(net, layer=...)."
     )
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
         fitted(nn.Sequential(net, nn.Softmax(1)), data)
@@ -473,3 +474,33 @@ def test_autocast_does_not_reach_the_fields(model, fresh):
         logits, rows = in_parts(model.net, fresh, model.layers_)
     expected = opinions_of(logits, rows, model._fields())[0]
     assert torch.equal(found, expected)
+
+
+def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = LayeredQIPF(net, **FEW).fit([data])
+    assert all(field.units.dtype == torch.float32 for field in model.fields_)
+    assert torch.isfinite(model.uncertainty(fresh)).all()
+
+
+def test_threads_wait_for_each_other(model, fresh):
+    model.net.train()
+    expected = model.uncertainty(fresh)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: model.uncertainty(fresh), range(40)))
+    assert all(torch.equal(one, expected) for one in found)
+    assert model.net.training
+    model.net.eval()
+
+
+def test_weights_that_changed_since_are_not_saved(net, data, tmp_path):
+    model = LayeredQIPF(net, **FEW).fit([data])
+    with torch.no_grad():
+        net[0].weight.add_(1)
+    with pytest.raises(QIPFInputError) as refused:
+        qipf.save(model, tmp_path / "model.qipf")
+    assert str(refused.value) == (
+        "The network's weights have changed since fit, so what was fitted does not belong to them. "
+        "Fit again, or load the weights it was fitted with."
+    )
+    assert not list(tmp_path.iterdir())

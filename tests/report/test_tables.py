@@ -211,13 +211,15 @@ def test_notes_tell_datasets_unfinished_cells_and_hidden_methods():
             {"methods": ["qipf"]},
             "Unknown method of these results 'qipf'. Known: knn.",
         ),
-        (
-            {"methods": "paper"},
-            "None of the paper's methods was measured here. Show the others: --methods all",
-        ),
     ],
 )
 def test_what_cannot_be_shown_is_refused(given, message):
     with pytest.raises(QIPFInputError) as refused:
         summarise(**{"results": [result("n", "zoom", 1, "knn", 0.5)], **given})
     assert str(refused.value) == message
+
+
+def test_without_any_of_the_papers_methods_all_are_shown():
+    results = [result("n", "zoom", 1, name, 0.5) for name in ("knn", "entropy")]
+    shown = summarise(results=results, methods="paper")
+    assert shown == summarise(results=results, methods="all")

@@ -21,11 +21,10 @@ from qipf.export.graph import FieldGraph, ModelGraph
 from qipf.export.layers_graph import LayersGraph
 from qipf.export.onnx_file import OnnxFile, converted, require_exporter, write
 from qipf.export.program import Example, checked_example, traced
-from qipf.forward import evaluating
+from qipf.forward import evaluating, unchanged
 from qipf.layered import LayeredQIPF
 from qipf.model import WrappedModel
 from qipf.rule import AcceptRule
-from qipf.storage import fingerprint
 
 __all__ = [
     "OnnxFile",
@@ -90,7 +89,7 @@ def export_model_onnx(
         **_metadata(field, traced_model.threshold),
         "layer": model.layer or "logits",
         "pooling": model.pooling if isinstance(model.pooling, str) else "function",
-        "fingerprint": fingerprint(model.net),
+        "fingerprint": unchanged(model.net, model._fitted_with),
     }
     want = None
     if check:
@@ -123,7 +122,7 @@ def export_layers_onnx(
         "centers": max((len(field.units) for field in model.fields_), default=0),
         "layers": tuple(map(str, model.layers_)),
         "weights": tuple(model.weights_.tolist()),
-        "fingerprint": fingerprint(model.net),
+        "fingerprint": unchanged(model.net, model._fitted_with),
     }
     want = None
     if check:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from qipf.arrays import require_finite
 from qipf.engines.contract import full_precision
 from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
-from qipf.forward import NoProbabilities, device_of, evaluating
+from qipf.forward import NoProbabilities, device_of, evaluating, fingerprint
 from qipf.layered.choosing import chosen_fields
 from qipf.layered.class_field import ClassField
 from qipf.layered.explaining import Explanation, explained
@@ -133,6 +133,7 @@ class LayeredQIPF:
         self.layers_: tuple[Tap, ...] = ()
         self.fields_: tuple[ClassField, ...] = ()
         self.weights_: Tensor | None = None  # (1 + layers,)
+        self._fitted_with: str | None = None  # fingerprint of the network
         #: a few inputs, for what traces the network
         self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -159,10 +160,14 @@ class LayeredQIPF:
         with evaluating(self.net), torch.no_grad():
             centers, held, classes = gathered(loader, read, examples, self.max_tuning, random)
             tuning = tuning_sets(self.net, held, taps, classes, self.random_state)
-            fields = chosen_fields(centers, tuning, taps, classes, self.max_dimension, condensed)
-            fields, weights = weighed(fields, tuning, 0.0 if named else LEAST)
+            with full_precision(device_of(self.net)):
+                fields = chosen_fields(
+                    centers, tuning, taps, classes, self.max_dimension, condensed
+                )
+                fields, weights = weighed(fields, tuning, 0.0 if named else LEAST)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
         self.weights_ = weights
+        self._fitted_with = fingerprint(self.net)
         self._example = ((example,), {})
         return self
 

@@ -127,12 +127,7 @@ def _methods(wanted: str | Sequence[str], measured: set[str]) -> tuple[str, ...]
     if wanted == "all":
         return tuple(known)
     if wanted == "paper":
-        chosen = tuple(name for name in known if name in PAPER_METHODS)
-        if not chosen:
-            raise QIPFInputError(
-                "None of the paper's methods was measured here. Show the others: --methods all"
-            )
-        return chosen
+        return tuple(name for name in known if name in PAPER_METHODS) or tuple(known)
     names = [wanted] if isinstance(wanted, str) else wanted
     for name in names:
         if name not in known:

@@ -1,0 +1,5 @@
+"""python -m qipf: the command line."""
+
+from qipf.cli import main
+
+main()
