@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from clusters import logits
 from torch import Tensor
 
 from qipf.bandwidth import silverman
@@ -57,20 +58,11 @@ CHECKED = 200  # queries compared with float64
 Size = tuple[int, int, int]
 
 
-def logits(count: int, dimension: int, seed: int, device: str) -> Tensor:
-    """Ten clusters with a spread of about seven, as a trained classifier's logits lie."""
-    means = torch.randn(10, dimension, generator=torch.Generator().manual_seed(99))
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(10, (count,), generator=generator)
-    noise = torch.randn(count, dimension, generator=generator)
-    return (5.6 * means[chosen] + 4.2 * noise).to(device)
-
-
 def measured(peer: str, size: Size, device: str, least_seconds: float) -> dict[str, Any]:
     """Seconds (median), peak extra megabytes, and errors against float64 of one peer."""
     queries_count, centers_count, dimension = size
-    centers = logits(centers_count, dimension, 0, device)
-    queries = logits(queries_count, dimension, 1, device)
+    centers = logits(centers_count, dimension, 0).to(device)
+    queries = logits(queries_count, dimension, 1).to(device)
     bandwidth = silverman(centers)
     make = {**getattr(peers, device.upper()), **peers.CPU_ESTIMATOR}[peer]
     make(centers[:50], bandwidth)(queries[:50])  # loads libraries, and compiles where needed

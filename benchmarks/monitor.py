@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from clusters import logits
 from torch import Tensor
 
 import qipf
@@ -40,20 +41,11 @@ CENTERS, HELD_OUT, DIMENSION, WINDOW = 6_000, 5_000, 10, 1_000
 CALIBRATED, CLEAN, ANGLES = 200, 150, (0, 30, 60)
 
 
-def logits(count: int, seed: int) -> np.ndarray:
-    """Ten clusters with a spread of about seven, as a trained classifier's logits lie."""
-    means = torch.randn(10, DIMENSION, generator=torch.Generator().manual_seed(99))
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(10, (count,), generator=generator)
-    noise = torch.randn(count, DIMENSION, generator=generator)
-    return (5.6 * means[chosen] + 4.2 * noise).numpy()
-
-
 def write_lines(path: Path, count: int) -> None:
     """A stream as text, written piece by piece."""
     with open(path, "w") as file:
         for start in range(0, count, 10_000):
-            rows = logits(min(10_000, count - start), seed=1 + start).tolist()
+            rows = logits(min(10_000, count - start), DIMENSION, 1 + start).tolist()
             if path.suffix == ".csv":
                 file.writelines(",".join(f"{x:.6g}" for x in row) + "\n" for row in rows)
             else:
@@ -65,7 +57,7 @@ def through_library(folder: Path, count: int) -> None:
     monitor = qipf.ShiftMonitor(qipf.load(folder / "field.qipf"), window=WINDOW)
     seconds = 0.0
     for start in range(0, count, WINDOW):
-        rows = logits(min(WINDOW, count - start), seed=1 + start)
+        rows = logits(min(WINDOW, count - start), DIMENSION, 1 + start).numpy()
         started = time.perf_counter()
         monitor.update_logits(rows)
         seconds += time.perf_counter() - started
@@ -118,8 +110,8 @@ def measured(folder: Path, way: str, count: int) -> dict[str, object]:
 def speed(count: int) -> list[dict[str, object]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        field = qipf.QIPF(bandwidth="silverman").fit(logits(CENTERS, seed=0))
-        field.calibrate(logits(HELD_OUT, seed=-1))
+        field = qipf.QIPF(bandwidth="silverman").fit(logits(CENTERS, DIMENSION, 0).numpy())
+        field.calibrate(logits(HELD_OUT, DIMENSION, -1).numpy())
         qipf.save(field, folder / "field.qipf")
         ways = ("library", "file csv", "pipe csv", "file jsonl", "pipe jsonl")
         rows = [(way, size) for way in ways for size in (count // 10, count)]

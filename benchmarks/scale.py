@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from clusters import logits
 
 from qipf import QIPF
 from qipf.progress import progress
@@ -46,17 +47,8 @@ SHARDS = 16
 Row = dict[str, str]
 
 
-def logits(count: int, dimension: int, seed: int) -> np.ndarray:
-    """Ten clusters with a spread of about seven, as a trained classifier's logits lie."""
-    means = torch.randn(10, dimension, generator=torch.Generator().manual_seed(99))
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(10, (count,), generator=generator)
-    noise = torch.randn(count, dimension, generator=generator)
-    return (5.6 * means[chosen] + 4.2 * noise).numpy()
-
-
 def fitted(dimension: int, device: str) -> QIPF:
-    train = logits(CENTERS, dimension, 0)
+    train = logits(CENTERS, dimension, 0).numpy()
     return QIPF(bandwidth="silverman", max_centers=CENTERS, device=device).fit(train)
 
 
@@ -92,7 +84,7 @@ def row(way: str, device: str, cores: int, dimension: int, count: int, seconds: 
 
 def in_memory(device: str, dimension: int, count: int, cores: int, repeats: int) -> Row:
     """Arrays in, arrays out: on a GPU the way there and back is part of it."""
-    field, queries = fitted(dimension, device), logits(count, dimension, 1)
+    field, queries = fitted(dimension, device), logits(count, dimension, 1).numpy()
     with threads(cores):
         seconds = median_seconds(lambda: field.uncertainty(queries), repeats)
     return row("memory", device, cores, dimension, count, seconds)
@@ -105,7 +97,7 @@ def as_shards(folder: Path, count: int, dimension: int) -> None:
 
     folder.mkdir(parents=True)
     for number in range(SHARDS):
-        rows = logits(count // SHARDS, dimension, 1 + number)
+        rows = logits(count // SHARDS, dimension, 1 + number).numpy()
         columns = {f"logit_{k}": rows[:, k] for k in range(dimension)}
         names = [f"prediction {number}/{k}" for k in range(len(rows))]
         pq.write_table(

@@ -27,8 +27,8 @@ from qipf.streaming.lines import LineSource
 from qipf.streaming.watching import Watch
 from qipf.tensor_file import decoded, encoded
 from tests.conftest import make_logits
+from tests.forged_files import Forge
 from tests.stored.write_files import first_network, layered_network, network, watched_field
-from tests.test_storage import Forge
 
 STORED = Path(__file__).parent / "stored"
 

@@ -14,10 +14,10 @@ import qipf
 from qipf import QIPF, AcceptRule, QIPFFileError, QIPFInputError, accept_rule
 from qipf.storage import describe, load_field
 from qipf.tensor_file import encoded
+from tests.forged_files import Forge, changed
 
 from .conftest import make_logits
 from .stored.write_files import calibrated, first_network, network
-from .test_storage import Forge, changed
 
 STORED = Path(__file__).parent / "stored"
 QUERIES = make_logits(50, seed=5).numpy()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, first_line
 
 #: Inputs that a model remembers of what it was fitted on, so that it can be exported.
 FEW = 16
@@ -30,17 +30,22 @@ def unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None
     return (batch,), {}, None
 
 
+def as_labels(labels: Any, number: int) -> Tensor:
+    """The labels of a batch as a tensor."""
+    try:
+        return torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QIPFInputError(
+            f"Labels of batch {number} are not numbers ({first_line(error)}). Pass the index of "
+            "each true class."
+        ) from error
+
+
 def errors_in(logits: Tensor, labels: Any, number: int) -> Tensor | None:
     """Where the network erred; None when nothing is known."""
     if labels is None:
         return None
-    try:
-        labels = torch.as_tensor(labels, device=logits.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QIPFInputError(
-            f"Labels of batch {number} are not numbers ({str(error).splitlines()[0]}). Pass the "
-            "index of each true class."
-        ) from error
+    labels = as_labels(labels, number).to(logits.device)
     if labels.shape != (logits.shape[0],):
         raise QIPFInputError(
             f"Labels of batch {number} have shape {tuple(labels.shape)}, but the batch has "

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from qipf import engines
-from qipf.errors import QIPFInputError, QIPFWarning, unknown_name
+from qipf.errors import QIPFInputError, QIPFWarning, first_line, unknown_name
 from qipf.potential import checked_orders, checked_softening
 
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
@@ -63,7 +63,7 @@ def check_device(device: Any) -> None:
         float(torch.zeros((), device=torch.device(device), dtype=torch.float64))
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         raise QIPFInputError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}). "
+            f"device {device!r} cannot be used here ({first_line(error)}). "
             "Pass 'auto', 'cpu', or 'cuda' where torch sees one."
         ) from error
 

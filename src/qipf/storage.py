@@ -108,6 +108,7 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
             f"this network has {fingerprint(net)}. Load the weights it was fitted with, or pass "
             "check=False."
         )
+    model._fitted_with = network["fingerprint"] if check else None
     return model
 
 

@@ -3,7 +3,18 @@
 import pytest
 import torch
 
+from qipf import LayeredQIPF
 from tests.stored.write_files import layered, layered_data, layered_network
+
+FEW = {"max_centers": 40, "max_tuning": 50}
+
+
+def batches(data, size=60):
+    return list(zip(*(part.split(size) for part in data), strict=True))
+
+
+def fitted(net, data, **options):
+    return LayeredQIPF(net, **{**FEW, **options}).fit(batches(data))
 
 
 @pytest.fixture(scope="session")

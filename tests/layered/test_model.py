@@ -1,36 +1,21 @@
 """LayeredQIPF: one pass, the network's own prediction, and the network left as it was."""
 
 import copy
-import re
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import qipf
-from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf import LayeredQIPF
 from qipf.layered.mixture import gap
 from qipf.layered.opinions import opinions_of
 from qipf.layered.reading import in_parts
 from qipf.layered.taps import Tap
-from qipf.layered.tuning import FEWEST
+from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
-
-FEW = {"max_centers": 40, "max_tuning": 50}
-
-
-def batches(data, size=60):
-    return list(zip(*(part.split(size) for part in data), strict=True))
-
-
-def fitted(net, data, **options):
-    return LayeredQIPF(net, **{**FEW, **options}).fit(batches(data))
-
-
-# ---------------------------------------------------------------------- what it says
 
 
 def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh):
@@ -255,214 +240,6 @@ def test_fields_are_moved_once_and_together(net, data, fresh, monkeypatch):
     assert len(asked) == 2
 
 
-# ---------------------------------------------------------------------- fallbacks
-
-ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone."
-
-
-def assert_alone(model, inputs):
-    prediction = model(inputs)
-    softmax = prediction.logits.double().softmax(1)
-    torch.testing.assert_close(prediction.uncertainty, gap(softmax, prediction.labels))
-    assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
-    assert model.log_density(inputs).shape == (len(inputs), 0)
-    told = model.explain(inputs)[0]
-    assert told.opinions[0].doubt == 1
-    assert (told.doubting, told.nearest) == (None, ())
-
-
-def said(warned):
-    assert {w.category for w in warned} == {QIPFWarning}
-    assert {w.filename for w in warned} == {__file__}  # where fit was called
-    return [str(w.message) for w in warned]
-
-
-def test_few_examples(net, data, fresh):
-    with pytest.warns(QIPFWarning) as warned:
-        model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
-    reason = f"fewer than {FEWEST} examples were left to weigh the layers by"
-    assert said(warned) == [ALONE.format(reason)]
-    assert_alone(model, fresh)
-
-
-def test_no_errors_even_when_disturbed(data, fresh):
-    """A network that answers always the same, on data where that is right."""
-    net = layered_network()
-    with torch.no_grad():
-        net[4].bias[0] = 1000.0
-    with pytest.warns(QIPFWarning) as warned:
-        model = LayeredQIPF(net, **FEW).fit([(data[0], torch.zeros(300, dtype=torch.long))])
-    assert said(warned) == [
-        "There are no training examples of classes 1, 2, so the layers leave them to the softmax.",
-        ALONE.format("the network makes no errors to learn from, even on disturbed inputs"),
-    ]
-    assert_alone(model, fresh)
-
-
-def test_a_class_that_is_missing(net, data, fresh):
-    kept = data[1] != 2
-    with pytest.warns(QIPFWarning) as warned:
-        model = LayeredQIPF(net, **FEW).fit([(data[0][kept], data[1][kept])])
-    assert said(warned) == [
-        "There are no training examples of class 2, so the layers leave it to the softmax."
-    ]
-    opinions = model.opinions(fresh)
-    assert model.layers_
-    for layer in range(1, 1 + len(model.layers_)):
-        torch.testing.assert_close(opinions[:, layer, 2], opinions[:, 0, 2])
-    torch.testing.assert_close(opinions.sum(2), torch.ones(opinions.shape[:2]).double())
-    assert torch.isfinite(model.uncertainty(fresh)).all()
-    rivals = [told for told in model.explain(fresh) if told.rival == 2]
-    assert all(told.nearest_rival == () for told in rivals)
-
-
-def test_whole_numbers(data):
-    torch.manual_seed(0)
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(9, 6)
-            self.net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-
-        def forward(self, tokens):
-            return self.net(self.table(tokens).mean(1))
-
-    tokens = torch.randint(9, (300, 4), generator=torch.Generator().manual_seed(0))
-    with pytest.warns(QIPFWarning) as warned:
-        model = LayeredQIPF(Net(), **FEW).fit([(tokens, tokens[:, 0] % 3)])
-    assert said(warned)[0] == (
-        "The inputs are torch.int64, which cannot be disturbed, so the weights rest on clean "
-        "training data alone, on which a network flatters itself. Pass floating point inputs if "
-        "you can."
-    )
-    assert model.uncertainty(tokens).shape == (300,)
-
-
-def test_a_layer_that_says_nothing(data, fresh):
-    net = layered_network()
-    with torch.no_grad():
-        net[2].weight.zero_()
-    with pytest.warns(QIPFWarning) as warned:
-        model = LayeredQIPF(net, **FEW).fit(batches(data))
-    assert said(warned)[0] == (
-        "4 (input) gives every training input the same numbers and is left out."
-    )
-    assert model.layers_ == (Tap("2", "input"),)
-    assert model.log_density(fresh).shape == (30, 1)
-
-
-def test_classes_of_a_single_example_each():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 30))
-    inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
-    with pytest.warns(QIPFWarning):
-        model = LayeredQIPF(net).fit([(inputs, torch.arange(30))])
-    assert torch.isfinite(model.uncertainty(inputs)).all()
-    assert torch.isfinite(model.log_density(inputs)).all()
-
-
-# ---------------------------------------------------------------------- refusals
-
-
-def test_unfitted(net, fresh, tmp_path):
-    model = LayeredQIPF(net)
-    message = "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
-    for use in (model, model.uncertainty, model.log_density, model.opinions, model.explain):
-        with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):
-            use(fresh)
-    with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):
-        model.export(fresh)
-
-
-def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
-    model = fitted(net, data)
-    before = model.uncertainty(fresh)
-    with pytest.raises(QIPFInputError):
-        model.fit([(data[0], data[1] + 5)])
-    assert torch.equal(model.uncertainty(fresh), before)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_centers": 0}, "max_centers must be an integer of at least 1, got 0."),
-        ({"max_dimension": 2.5}, "max_dimension must be an integer of at least 1, got 2.5."),
-        ({"max_tuning": True}, "max_tuning must be an integer of at least 1, got True."),
-        ({"random_state": None}, "random_state must be an integer from 0 to 4294967294, got None."),
-        ({"random_state": -1}, "random_state must be an integer from 0 to 4294967294, got -1."),
-        ({"reduction": "kmeans"}, "Unknown reduction 'kmeans'. Known: coreset, random."),
-        (
-            {"reduction": "coresets"},
-            "Unknown reduction 'coresets'. Did you mean 'coreset'? Known: coreset, random.",
-        ),
-        ({"reduction": None}, "Unknown reduction None. Known: coreset, random."),
-        ({"reduction": np.zeros(2)}, "Unknown reduction array([0., 0.]). Known: coreset, random."),
-        ({"layers": "last"}, "layers must be 'auto' or a list of layers' names, got 'last'."),
-        ({"layers": []}, "layers must be 'auto' or a list of layers' names, got []."),
-        ({"layers": ["9"]}, "The network has no layer '9'. Close: 0, 1, 2, 3, 4."),
-    ],
-)
-def test_parameters_that_are_none(net, options, message):
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        LayeredQIPF(net, **options)
-
-
-def test_numpys_whole_numbers_are_whole_numbers(net):
-    model = LayeredQIPF(net, max_centers=np.int64(5), random_state=np.int32(3))
-    assert (type(model.max_centers), type(model.random_state)) == (int, int)
-
-
-def test_what_is_no_network():
-    with pytest.raises(QIPFInputError, match=r"^net must be a torch\.nn\.Module, got str\.$"):
-        LayeredQIPF("net")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "came"),
-    [
-        (np.zeros((2, 4)), "ndarray"),
-        (torch.zeros(4), "shape (4,)"),
-        (None, "NoneType"),
-    ],
-)
-def test_inputs_that_are_none(model, inputs, came):
-    message = f"inputs must be a tensor with one row an example, (n, ...), got {came}."
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        model(inputs)
-
-
-def test_inputs_that_are_no_numbers(model, fresh):
-    spoilt = fresh.clone()
-    spoilt[[3, 8]] = torch.tensor([[torch.nan], [torch.inf]])
-    message = (
-        "The network's output for these inputs has 2 rows with NaN or inf (rows 3, 8). Drop or "
-        "repair them first."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        model(spoilt)
-
-
-def test_a_network_that_ends_in_a_softmax(net, data):
-    message = (
-        "The network ends in softmax: its output is activated, but the field needs raw logits. "
-        "Remove the activation, or name the layer before it: qipf.wrap(net, layer=...)."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        fitted(nn.Sequential(net, nn.Softmax(1)), data)
-
-
-def test_a_network_that_was_changed_since(net, data, fresh):
-    model = fitted(net, data)
-    net[2], net[4] = nn.Linear(6, 7), nn.Linear(7, 3)
-    message = (
-        "4 (input) gives 7 numbers and the network 3 logits; its field was fitted with 3 and 3. "
-        "Fit it again."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        model(fresh)
-
-
 def test_the_names_are_public():
     assert qipf.LayeredQIPF is LayeredQIPF
     assert {"LayeredQIPF", "LayeredPrediction", "Explanation"} <= set(qipf.__all__)
@@ -491,16 +268,3 @@ def test_threads_wait_for_each_other(model, fresh):
     assert all(torch.equal(one, expected) for one in found)
     assert model.net.training
     model.net.eval()
-
-
-def test_weights_that_changed_since_are_not_saved(net, data, tmp_path):
-    model = LayeredQIPF(net, **FEW).fit([data])
-    with torch.no_grad():
-        net[0].weight.add_(1)
-    with pytest.raises(QIPFInputError) as refused:
-        qipf.save(model, tmp_path / "model.qipf")
-    assert str(refused.value) == (
-        "The network's weights have changed since fit, so what was fitted does not belong to them. "
-        "Fit again, or load the weights it was fitted with."
-    )
-    assert not list(tmp_path.iterdir())

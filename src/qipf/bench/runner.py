@@ -34,7 +34,7 @@ from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import Suite, base_name, find
 from qipf.bench.workers import Crew, Pool
 from qipf.durable import locked
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, first_line
 from qipf.methods import SAMPLERS
 from qipf.progress import progress_bar, silence
 
@@ -273,7 +273,7 @@ def _device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise QIPFInputError(
-            f"device {name!r} cannot be used here ({str(error).splitlines()[0]}). "
+            f"device {name!r} cannot be used here ({first_line(error)}). "
             "Name 'cpu', or a device that torch finds."
         ) from error
     return name

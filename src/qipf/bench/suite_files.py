@@ -36,7 +36,7 @@ from qipf.bench.suites import (
     check_levels,
     method_options,
 )
-from qipf.errors import QIPFError, QIPFInputError, unknown_name
+from qipf.errors import QIPFError, QIPFInputError, first_line, unknown_name
 from qipf.methods import METHODS
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def read_suite(path: Path) -> Suite:
     try:
         loader = yaml.SafeLoader(text)
     except yaml.YAMLError as error:  # a character that no YAML holds
-        raise QIPFInputError(f"{path}: not YAML ({str(error).splitlines()[0]}).") from error
+        raise QIPFInputError(f"{path}: not YAML ({first_line(error)}).") from error
     try:
         node = loader.get_single_node()
         if node is None:

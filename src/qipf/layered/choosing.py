@@ -86,7 +86,7 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
     for label in field.labels.unique().tolist():
         members = (field.labels == label).nonzero()[:, 0]
         own = field.units[members]
-        # cells only: their spread is small beside the kernel, and which width it will have is open
+        # cells without their spread, not fitted to a width: which width it will have is still open
         small = coreset(own, max(1, size * len(members) // len(field.units)))
         found = unit_length(small.centers.to(own))
         nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])

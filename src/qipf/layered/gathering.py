@@ -12,7 +12,7 @@ from torch import Tensor
 from qipf.errors import QIPFInputError
 from qipf.layered.class_field import LARGEST_TABLE
 from qipf.layered.taps import Rows
-from qipf.loading import length_of, unpacked
+from qipf.loading import as_labels, length_of, unpacked
 from qipf.progress import progress
 
 #: One example in so many, at most, is for tuning and never a centre.
@@ -149,13 +149,7 @@ def _checked(batch: Any, number: int) -> tuple[Tensor, Tensor]:
             f"Batch {number} has no labels. The layers' fields are made by class: yield "
             "(inputs, labels), or use qipf.wrap(net), which needs none."
         )
-    try:
-        labels = torch.as_tensor(labels).cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QIPFInputError(
-            f"Labels of batch {number} are not numbers ({str(error).splitlines()[0]}). Pass the "
-            "index of each true class."
-        ) from error
+    labels = as_labels(labels, number).cpu()
     if labels.shape != (len(inputs[0]),) or labels.is_floating_point() or labels.is_complex():
         raise QIPFInputError(
             f"Labels of batch {number} have shape {tuple(labels.shape)} and type {labels.dtype}; "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from qipf import forward
 from qipf.errors import QIPFInputError
 
 #: Rows that pass through a network at once when nothing is learned.
@@ -71,14 +72,8 @@ def fresh_copy(network: LayeredNetwork) -> LayeredNetwork:
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients within; afterwards every module's mode as it was."""
-    modes = {module: module.training for module in network.modules()}
-    network.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    with forward.evaluating(network), torch.no_grad():
+        yield
 
 
 def unit_range(images: Tensor) -> Tensor:

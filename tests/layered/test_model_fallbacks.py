@@ -1,0 +1,116 @@
+"""When LayeredQIPF leaves a layer, a class or all of it to the softmax, and says so."""
+
+import pytest
+import torch
+from torch import nn
+
+from qipf import LayeredQIPF, QIPFWarning
+from qipf.layered.mixture import gap
+from qipf.layered.taps import Tap
+from qipf.layered.tuning import FEWEST
+from tests.layered.conftest import FEW, batches
+from tests.stored.write_files import layered_network
+
+ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone."
+
+
+def assert_alone(model, inputs):
+    prediction = model(inputs)
+    softmax = prediction.logits.double().softmax(1)
+    torch.testing.assert_close(prediction.uncertainty, gap(softmax, prediction.labels))
+    assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
+    assert model.log_density(inputs).shape == (len(inputs), 0)
+    told = model.explain(inputs)[0]
+    assert told.opinions[0].doubt == 1
+    assert (told.doubting, told.nearest) == (None, ())
+
+
+def said(warned):
+    assert {w.category for w in warned} == {QIPFWarning}
+    assert {w.filename for w in warned} == {__file__}  # where fit was called
+    return [str(w.message) for w in warned]
+
+
+def test_few_examples(net, data, fresh):
+    with pytest.warns(QIPFWarning) as warned:
+        model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
+    reason = f"fewer than {FEWEST} examples were left to weigh the layers by"
+    assert said(warned) == [ALONE.format(reason)]
+    assert_alone(model, fresh)
+
+
+def test_no_errors_even_when_disturbed(data, fresh):
+    """A network that answers always the same, on data where that is right."""
+    net = layered_network()
+    with torch.no_grad():
+        net[4].bias[0] = 1000.0
+    with pytest.warns(QIPFWarning) as warned:
+        model = LayeredQIPF(net, **FEW).fit([(data[0], torch.zeros(300, dtype=torch.long))])
+    assert said(warned) == [
+        "There are no training examples of classes 1, 2, so the layers leave them to the softmax.",
+        ALONE.format("the network makes no errors to learn from, even on disturbed inputs"),
+    ]
+    assert_alone(model, fresh)
+
+
+def test_a_class_that_is_missing(net, data, fresh):
+    kept = data[1] != 2
+    with pytest.warns(QIPFWarning) as warned:
+        model = LayeredQIPF(net, **FEW).fit([(data[0][kept], data[1][kept])])
+    assert said(warned) == [
+        "There are no training examples of class 2, so the layers leave it to the softmax."
+    ]
+    opinions = model.opinions(fresh)
+    assert model.layers_
+    for layer in range(1, 1 + len(model.layers_)):
+        torch.testing.assert_close(opinions[:, layer, 2], opinions[:, 0, 2])
+    torch.testing.assert_close(opinions.sum(2), torch.ones(opinions.shape[:2]).double())
+    assert torch.isfinite(model.uncertainty(fresh)).all()
+    rivals = [told for told in model.explain(fresh) if told.rival == 2]
+    assert all(told.nearest_rival == () for told in rivals)
+
+
+def test_whole_numbers(data):
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(9, 6)
+            self.net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+
+        def forward(self, tokens):
+            return self.net(self.table(tokens).mean(1))
+
+    tokens = torch.randint(9, (300, 4), generator=torch.Generator().manual_seed(0))
+    with pytest.warns(QIPFWarning) as warned:
+        model = LayeredQIPF(Net(), **FEW).fit([(tokens, tokens[:, 0] % 3)])
+    assert said(warned)[0] == (
+        "The inputs are torch.int64, which cannot be disturbed, so the weights rest on clean "
+        "training data alone, on which a network flatters itself. Pass floating point inputs if "
+        "you can."
+    )
+    assert model.uncertainty(tokens).shape == (300,)
+
+
+def test_a_layer_that_says_nothing(data, fresh):
+    net = layered_network()
+    with torch.no_grad():
+        net[2].weight.zero_()
+    with pytest.warns(QIPFWarning) as warned:
+        model = LayeredQIPF(net, **FEW).fit(batches(data))
+    assert said(warned)[0] == (
+        "4 (input) gives every training input the same numbers and is left out."
+    )
+    assert model.layers_ == (Tap("2", "input"),)
+    assert model.log_density(fresh).shape == (30, 1)
+
+
+def test_classes_of_a_single_example_each():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 30))
+    inputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(QIPFWarning):
+        model = LayeredQIPF(net).fit([(inputs, torch.arange(30))])
+    assert torch.isfinite(model.uncertainty(inputs)).all()
+    assert torch.isfinite(model.log_density(inputs)).all()
