@@ -6,7 +6,8 @@ The networks are those of a finished paper run. Every method gets the same image
 uncertainty for each: the softmax's entropy (one pass), `qipf.QIPF` over the logits (6,000 centres),
 `qipf.LayeredQIPF` as it comes and with a coreset of 6,000, ten networks, and a hundred passes with
 dropout. Then the class fields of every layer against the plain field of the same rows, centres and
-dimension. Writes results/layers-cost-DEVICE.csv.
+dimension. Writes results/layers-cost-DEVICE.csv; with `--networks` some of them, and the rows of
+the others stay.
 """
 
 from __future__ import annotations
@@ -68,11 +69,15 @@ def _tensors(thing: nn.Module | Tensor) -> list[Tensor]:
 
 
 def held(model: qipf.LayeredQIPF) -> float:
-    """What a network and the fields of its layers take, the tables of their classes included."""
+    """What a network and the fields of its layers take, with their order by class or its table."""
     arrays: list[Tensor] = []
     for f in model.fields_:
         arrays += [f.units, f.labels, f.masses, f.examples, f.metric.mean, f.metric.directions]
-        arrays.append(torch.empty(len(f.units), f.classes))
+        count = len(f.units)
+        on_cpu = f.units.device.type == "cpu"
+        arrays.append(
+            torch.empty(count, dtype=torch.int64) if on_cpu else f.units.new_empty(count, f.classes)
+        )
     return megabytes(model.net, *arrays)
 
 
@@ -159,23 +164,34 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=Path("results"))
     options = parser.parse_args()
     suite = replace(find("paper"), seed=options.seed)
     batch = 1000 if options.device == "cuda" else 200
-    rows = []
+    file = options.output / f"layers-cost-{options.device}.csv"
     for network in options.networks:
         setting = Setting(suite, options.run, options.device, options.data)
+        rows = []
         for row in rows_of(Contender(setting, network), batch, options.device):
             rows.append({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
             print(*rows[-1].values(), sep="  ", flush=True)
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with (options.output / f"layers-cost-{options.device}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
+        joined(file, network, rows)
+
+
+def joined(file: Path, network: str, rows: list[Row]) -> None:
+    """A network's rows written in the place of its old ones, beside those of the others."""
+    old: list[Row] = []
+    if file.exists():
+        with file.open(newline="") as lines:
+            old = [row for row in csv.DictReader(lines) if row["network"] != network]
+    every = sorted([*old, *rows], key=lambda row: NETWORKS.index(row["network"]))
+    columns = list(dict.fromkeys(name for row in [*rows, *old] for name in row))
+    with file.open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, columns)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(every)
 
 
 if __name__ == "__main__":

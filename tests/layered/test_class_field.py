@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qipf.layered import class_field
+from qipf.layered import class_field, class_sums
 from qipf.layered.class_field import SMALLEST, ClassField
 from qipf.layered.metric import Metric
 
@@ -119,13 +119,28 @@ def test_widths_at_once_are_widths_one_by_one():
         torch.testing.assert_close(found.log_density, alone.log_density)
 
 
+@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize(("chunk", "tile", "rows"), [(1, 1, 1), (7, 7, 3), (8, 16 * 28, 25)])
+def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, masses):
+    monkeypatch.setattr(class_sums, "CHUNK", chunk)
+    monkeypatch.setattr(class_sums, "TILE", tile)
+    monkeypatch.setattr(class_field, "ROWS", rows)
+    monkeypatch.setattr(class_field, "FEWEST_TILED", 1)
+    field = field_of(masses=masses)
+    whole = field.in_one(QUERIES)
+    torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
+    torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
+
+
 @pytest.mark.parametrize("block", [1, 3 * 40, 2**21])
 def test_blocks_change_nothing(monkeypatch, block):
     monkeypatch.setattr(class_field, "BLOCK", {"cpu": block})
     field = field_of()
+    parts = list(field._in_blocks(QUERIES, [0.9, 0.4]))
     whole = field.in_one(QUERIES)
-    torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
-    torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
+    posterior, log_density = (torch.cat(part) for part in zip(*(p[1] for p in parts), strict=True))
+    torch.testing.assert_close(posterior, whole.posterior)
+    torch.testing.assert_close(log_density, whole.log_density)
 
 
 def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares():

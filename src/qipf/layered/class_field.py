@@ -6,7 +6,8 @@ r"""One field a class over a layer, all of them in one pass over the centres.
 with the masses :math:`m_i` of the centres and their sum :math:`M`.
 On the unit sphere :math:`\|u-u_i\|^2 = 2 - 2\,u\cdot u_i`, so the posterior q is attention whose
 values are the centres' classes. These are not the moments of `qipf.engines`: sums by class, for
-several widths from one product a block.
+several widths from one product a block. A CPU takes many centres tile by tile
+(`qipf.layered.class_sums`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qipf.layered.class_sums import ROWS, ClassSums
 from qipf.layered.metric import Metric
 
-#: Numbers in one block of kernel values, by kind of device: a CPU's cache, or a GPU's launch.
+#: Numbers in one block of cosines, by kind of device: a CPU's cache, or a GPU's launch.
 BLOCK = {"cpu": 2**21, "cuda": 2**26}
+
+#: Fields of fewer centres fit in one block, where tiles of them only cost more calls.
+FEWEST_TILED = 2**13
 
 #: Centres times classes, at most: a field holds a table of both.
 LARGEST_TABLE = 2**24
@@ -70,6 +75,10 @@ class ClassField:
         table = self.units.new_zeros(len(self.units), self.classes)
         return table.scatter_(1, self.labels.long()[:, None], self.masses[:, None])
 
+    @cached_property
+    def _sums(self) -> ClassSums:
+        return ClassSums(self.units, self.labels, self.masses, self.classes)
+
     def at(self, bandwidth: float) -> ClassField:
         """The same centres under another width."""
         return ClassField(
@@ -88,15 +97,27 @@ class ClassField:
 
     def judged(self, rows: Tensor, bandwidths: list[float]) -> Iterator[Judged]:
         """As `__call__`, for several widths: the cosines are computed once for all."""
-        parts: list[list[Judged]] = [[] for _ in bandwidths]
-        for cosines in self._cosines(rows):
-            nearest = cosines.amax(1, keepdim=True)
-            last = len(bandwidths) - 1
-            for k, bandwidth in enumerate(bandwidths):
-                parts[k].append(self._shares(cosines, nearest, bandwidth, spent=k == last))
-        for found in parts:
+        tiled = rows.device.type == "cpu" and len(self.units) >= FEWEST_TILED
+        judge = self._in_tiles if tiled else self._in_blocks
+        for found in zip(*judge(rows, bandwidths), strict=True):
             posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
             yield Judged(posterior, log_density)
+
+    def _in_tiles(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[Judged]]:
+        """So many rows at once, at every width: over tiles of the centres."""
+        for part in rows.split(ROWS):
+            sums = self._sums(self.metric(part), bandwidths)
+            yield [self._of(by_class, nearest) for by_class, nearest in sums]
+
+    def _in_blocks(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[Judged]]:
+        """So many rows at once, at every width: over all centres."""
+        last = len(bandwidths) - 1
+        for cosines in self._cosines(rows):
+            nearest = cosines.amax(1, keepdim=True)
+            yield [
+                self._shares(cosines, nearest, bandwidth, spent=k == last)
+                for k, bandwidth in enumerate(bandwidths)
+            ]
 
     def in_one(self, rows: Tensor) -> Judged:  # (n, D)
         """As `__call__`, in one block whatever the number of rows, for a graph."""
@@ -132,9 +153,12 @@ class ClassField:
         inverse = 1 / (bandwidth * bandwidth)
         kernel = cosines.sub_(nearest) if spent else cosines - nearest
         kernel = kernel.mul_(inverse).exp_()  # of the nearest centre: 1
-        by_class = kernel @ self._members
+        return self._of(kernel @ self._members, (nearest[:, 0] - 1) * inverse)
+
+    def _of(self, by_class: Tensor, nearest: Tensor) -> Judged:  # (n, classes), (n,)
+        """Shares and height of kernels summed by class; the nearest centre's has this logarithm."""
         total = by_class.sum(1, keepdim=True)
-        height = (nearest[:, 0] - 1) * inverse + total[:, 0].log() - self._log_count
+        height = nearest + total[:, 0].log() - self._log_count
         return Judged((by_class / total).clamp(min=SMALLEST), height)
 
     def to(self, device: torch.device) -> ClassField:
