@@ -94,33 +94,43 @@ def test_disorder_is_spearmans():
     assert goal.disorder(few._replace(log_variance=torch.tensor(torch.nan).double())) == np.inf
 
 
-def test_places_are_made_from_rows_that_carry_weight():
-    rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).double()
-    shares = np.where(np.arange(200) < 50, 1 / 50, 0.0)
-    rows[50:] += 1000  # of no weight, so nothing is made from them
-    places = probes(rows, shares, 0.0, 1000, np.random.RandomState(0)).numpy()
+def test_places_are_made_from_every_cell_alike():
+    cells = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+    deviation = torch.ones(3).double()
+    places = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
     assert places.shape == (1000 // (5 * BLOCKS) * 5 * BLOCKS, 3)
-    known = {tuple(row) for row in rows[:50].tolist()}
+    known = {tuple(row) for row in cells.tolist()}
     same, _, between, drawn_in, drawn_out = (places[kind::5] for kind in range(5))
-    assert all(tuple(row) in known for row in same.tolist())
+    assert {tuple(row) for row in same.tolist()} <= known
     assert np.abs(places).max() < 20
-    low, high = rows[:50].min(0).values.numpy(), rows[:50].max(0).values.numpy()
+    low, high = cells.min(0).values.numpy(), cells.max(0).values.numpy()
     assert ((between >= low) & (between <= high)).all()
 
-    def along(places):  # how far along the row of the same direction
-        directions = rows[:50].numpy()
-        directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    def along(places):  # how far along the cell of the same direction
+        directions = cells.numpy() / np.linalg.norm(cells.numpy(), axis=1, keepdims=True)
         lengths = np.linalg.norm(places, axis=1)
         nearest = (places @ directions.T / lengths[:, None]).argmax(1)
-        return lengths / np.linalg.norm(rows[:50].numpy(), axis=1)[nearest]
+        return lengths / np.linalg.norm(cells.numpy(), axis=1)[nearest]
 
     assert ((along(drawn_in) >= 0) & (along(drawn_in) <= 1 + 1e-9)).all()
     assert ((along(drawn_out) >= 1 - 1e-9) & (along(drawn_out) <= 2 + 1e-9)).all()
-    again = probes(rows, shares, 0.0, 1000, np.random.RandomState(0)).numpy()
+    again = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
     np.testing.assert_array_equal(places, again)
-    spread = probes(rows, shares, 0.5, 20_000, np.random.RandomState(0)).numpy()[::5]
-    expected = rows[:50].numpy().var(0) + 0.25
-    np.testing.assert_allclose(spread.var(0), expected, rtol=0.1)
+    many = probes(cells, 0.5, deviation, 100_000, np.random.RandomState(0)).numpy()
+    np.testing.assert_allclose(many[::5].var(0), cells.numpy().var(0) + 0.25, rtol=0.1)
+    # noise of every strength up to the rows' own deviation: its variance is a third of theirs
+    noise = many[1::5].var(0) - many[::5].var(0)
+    np.testing.assert_allclose(noise, 1 / 3, rtol=0.2)
+
+
+def test_shares_of_the_way_lie_on_it():
+    start = Clouds(torch.zeros(2, 1).double(), torch.zeros(2).double(), torch.tensor(0.0).double())
+    goal = Clouds(torch.ones(2, 1).double(), torch.tensor([0.0, 4.0]).double(), start.log_variance)
+    half = start.towards(goal, 0.5)
+    assert half.centers.tolist() == [[0.5], [0.5]]
+    assert half.log_weights.tolist() == [0.0, 2.0]
+    for share, end in ((0.0, start), (1.0, goal)):
+        assert all(map(torch.equal, start.towards(goal, share), end))
 
 
 def test_rows_are_judged_by_the_others(rows):
@@ -269,8 +279,11 @@ def test_a_stream_is_fitted_to_all_it_knows(rows):
     assert known.centers.shape[0] < 3000
     fitted = stream.result(rows[2500:], bandwidth=sigma)
     cells = stream.result(rows[2500:])
-    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
-    assert after < before / 1.2
+    true = doubt(known, queries, sigma)
+    before, after = (
+        1 - spearmanr(doubt(part, queries, sigma), true)[0] for part in (cells, fitted)
+    )
+    assert after < before / 2
     assert stream.count == 2500
 
 

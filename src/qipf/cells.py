@@ -1,7 +1,7 @@
 r"""Gathering rows into cells: weighted k-means with an eye on the outskirts.
 
 Cells are started by rows drawn with chances :math:`w\,D^p`, :math:`D` the distance to the nearest
-row drawn before; two steps of Lloyd's algorithm follow. A field far from most rows depends on the
+row drawn before; four steps of Lloyd's algorithm follow. A field far from most rows depends on the
 few that are near, so :math:`p` is higher than the 2 of k-means++.
 """
 
@@ -23,7 +23,7 @@ from qipf.progress import progress_bar
 POWER = 8
 
 #: Steps of "every row to the nearest centre, every centre to the mean of its rows".
-STEPS = 2
+STEPS = 4
 
 #: Scores of rows against centres held at a time: 32 MB in float32.
 SCORES_PER_BLOCK = 2**23
