@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf import estimator as qipf_estimator
 from qipf.bandwidth import FACTORS
-from qipf.parameters import REDUCTIONS
 from tests.conftest import make_logits, naive_moments
 
 SCORES = ["uncertainty", "modes", "potential", "log_density", "score_samples", "decision_function"]
@@ -162,8 +161,8 @@ def test_centres_are_a_seeded_subsample(train):
 def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
     seen = {}
 
-    def spy(centers, held_out, wrong, **options):
-        seen.update(centers=centers.numpy(), held_out=held_out.numpy(), wrong=wrong)
+    def spy(centers, held_out, nearness, **options):
+        seen.update(centers=centers.numpy(), held_out=held_out.numpy(), nearness=nearness)
         from qipf.bandwidth import Choice
 
         return Choice(2.0, "error detection", {})
@@ -178,17 +177,17 @@ def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
     assert not any(row.tobytes() in inside for row in seen["held_out"])
     # with rows to spare, none of the held-out ones enters the final field either
     assert {row.tobytes() for row in field.centers_} == inside
-    # and the errors belong to the held-out rows
-    place = {
-        row.tobytes(): wrong for row, wrong in zip(train, train.argmax(1) != labels, strict=True)
-    }
-    np.testing.assert_array_equal(seen["wrong"], [place[r.tobytes()] for r in seen["held_out"]])
+    # and the nearness to an error is that of the held-out rows
+    leads = np.diff(np.sort(train, 1)[:, -2:])[:, 0]
+    nearness = np.where(train.argmax(1) != labels, np.inf, -leads)
+    place = {row.tobytes(): near for row, near in zip(train, nearness, strict=True)}
+    np.testing.assert_array_equal(seen["nearness"], [place[r.tobytes()] for r in seen["held_out"]])
 
 
 def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(monkeypatch, train):
     seen = {}
 
-    def spy(centers, held_out, wrong, *, log_weights, spread, width, **options):
+    def spy(centers, held_out, nearness, *, log_weights, spread, width, **options):
         seen.update(centers=centers, held_out=held_out.numpy(), width=width)
         seen.update(weights=log_weights.exp(), spread=spread)
         from qipf.bandwidth import Choice
@@ -248,12 +247,17 @@ def test_a_coreset_is_nearer_to_the_full_field_than_a_random_part(train):
 LEARNED = ["centers_", "log_weights_", "bandwidth_", "spread_", "energies_", "offset_"]
 
 
-@settings(max_examples=8, deadline=None)
-@given(cuts=st.lists(st.integers(0, 800), max_size=5), reduction=st.sampled_from(REDUCTIONS))
-def test_partial_fit_equals_fit_however_the_rows_are_cut(cuts, reduction):
-    rows = make_logits(800).numpy()
+@pytest.mark.parametrize(
+    ("every", "criterion"), [(4, "error detection"), (90, "errors and near errors")]
+)
+@settings(max_examples=4, deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 800), max_size=5), reduction=st.sampled_from(["coreset", "random"])
+)
+def test_partial_fit_equals_fit_however_the_rows_are_cut(every, criterion, cuts, reduction):
+    rows = (8 * make_logits(800).numpy()).round() / 8  # so that some leads are tied
     labels = rows.argmax(1)
-    labels[::9] = 0
+    labels[::every] = 0
     options = {"max_centers": 70, "reduction": reduction}
     whole = QIPF(**options).fit(rows, labels)
     parts = QIPF(**options)
@@ -264,7 +268,7 @@ def test_partial_fit_equals_fit_however_the_rows_are_cut(cuts, reduction):
     for name in LEARNED:
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
     assert parts.n_samples_seen_ == whole.n_samples_seen_ == 800
-    assert parts.bandwidth_criterion_ == "error detection"
+    assert parts.bandwidth_criterion_ == whole.bandwidth_criterion_ == criterion
 
 
 def test_partial_fit_goes_on_from_fit_and_from_a_pickle_and_use_does_not_disturb_it(train, test):
@@ -318,7 +322,7 @@ def test_few_rows_return_to_the_field_after_the_choice(train):
 @pytest.mark.parametrize("as_tensor", [False, True])
 def test_labels_choose_the_bandwidth_by_error_detection(train, as_tensor):
     labels = train.argmax(1)
-    labels[:200:3] = (labels[:200:3] + 1) % 10
+    labels[:400:3] = (labels[:400:3] + 1) % 10
     wrong = train.argmax(1) != labels
     if as_tensor:
         by_label = QIPF().fit(torch.from_numpy(train), torch.from_numpy(labels))
@@ -326,6 +330,37 @@ def test_labels_choose_the_bandwidth_by_error_detection(train, as_tensor):
         by_label = QIPF().fit(train, labels)
     assert by_label.bandwidth_criterion_ == "error detection"
     assert by_label.bandwidth_ == QIPF().fit(train, wrong=wrong).bandwidth_
+
+
+def test_labels_without_errors_choose_the_bandwidth_by_near_errors(train):
+    labels = train.argmax(1)
+    by_label = QIPF().fit(train, labels)
+    assert by_label.bandwidth_criterion_ == "errors and near errors"
+    tensors = QIPF().fit(torch.from_numpy(train).requires_grad_(), torch.from_numpy(labels))
+    assert tensors.bandwidth_ == by_label.bandwidth_
+    # the lead of float16 numbers is known exactly, and their rows are those of float32
+    half = train.astype(np.float16)
+    for rows in (half, torch.from_numpy(half)):
+        found = QIPF().fit(rows, half.argmax(1))
+        assert found.bandwidth_criterion_ == "errors and near errors"
+        assert found.bandwidth_ == QIPF().fit(half.astype(np.float32), half.argmax(1)).bandwidth_
+    # flags do not tell what came near, and one logit leads none
+    for rows, told in (
+        (train, {"wrong": np.zeros(800, bool)}),
+        (train[:, :1], {"y": np.zeros(800, int)}),
+        (train[:400], {"y": labels[:400]}),  # a tenth of 80 held-out rows is too few
+    ):
+        by_flags, plain = QIPF().fit(rows, **told), QIPF().fit(rows)
+        assert by_flags.bandwidth_criterion_ == plain.bandwidth_criterion_ == "likelihood"
+        assert by_flags.bandwidth_ == plain.bandwidth_
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_scale_of_the_logits_does_not_matter_to_near_errors(train, scale):
+    rows = train.astype(np.float64)
+    plain, scaled = (QIPF().fit(part, rows.argmax(1)) for part in (rows, rows * scale))
+    assert scaled.bandwidth_criterion_ == "errors and near errors"
+    assert scaled.bandwidth_factor_ == plain.bandwidth_factor_
 
 
 def test_bandwidth_rules(train):
@@ -350,16 +385,17 @@ def test_gradients_reach_the_logits(field, test):
 
 
 def test_in_a_pipeline_cloned_pickled_and_searched(train, test):
-    pipeline = make_pipeline(StandardScaler(), QIPF(max_centers=200)).fit(train)
+    few = {"reduction": "random"}  # which takes no time
+    pipeline = make_pipeline(StandardScaler(), QIPF(max_centers=200, **few)).fit(train)
     assert pipeline.score_samples(test).shape == (50,)
-    field = QIPF(orders=(1, 3), softening=0.1, max_centers=50).fit(train)
+    field = QIPF(orders=(1, 3), softening=0.1, max_centers=50, **few).fit(train)
     copy = clone(field)
     assert copy.get_params() == field.get_params()
     assert not hasattr(copy, "centers_")
     restored = pickle.loads(pickle.dumps(field))
     np.testing.assert_array_equal(restored.uncertainty(test), field.uncertainty(test))
     search = GridSearchCV(
-        QIPF(max_centers=100),
+        QIPF(max_centers=100, **few),
         {"bandwidth": [0.1, 3.0]},
         scoring=lambda estimator, X: float(estimator.log_density(X).mean()),
         cv=3,

@@ -284,6 +284,27 @@ def test_labels_choose_the_bandwidth_by_error_detection():
     assert model.field.bandwidth_criterion_ == "error detection"
 
 
+def test_a_network_without_errors_gets_its_bandwidth_by_near_errors():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
+    x = torch.randn(800, 4, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        hidden, logits = net[1](net[0](x)), net(x)
+    labels = logits.argmax(1)
+    batches = list(zip(x.split(300), labels.split(300), strict=True))
+    field = qipf.wrap(net).fit(batches).field
+    assert field.bandwidth_criterion_ == "errors and near errors"
+    assert field.bandwidth_ == pytest.approx(QIPF().fit(logits, labels).bandwidth_, rel=1e-5)
+    # what a layer gives is judged by what the logits say of it
+    by_layer = qipf.wrap(net, layer="1").fit(batches).field
+    assert by_layer.bandwidth_criterion_ == "errors and near errors"
+    flags = QIPF().fit(hidden, wrong=torch.zeros(800, dtype=torch.bool))
+    assert flags.bandwidth_criterion_ == "likelihood"
+    # also where the network computes in a format that numpy does not know
+    half = qipf.wrap(net.bfloat16()).fit([(x.bfloat16(), net(x.bfloat16()).argmax(1))]).field
+    assert half.bandwidth_criterion_ == "errors and near errors"
+
+
 def test_a_loader_over_a_stream_has_no_length():
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):

@@ -12,13 +12,13 @@ from sklearn.base import BaseEstimator, OutlierMixin
 from torch import Tensor
 
 from qipf.arrays import checked_rows, given_back
-from qipf.bandwidth import choose_factor, silverman
+from qipf.bandwidth import choose_factor, nearness_to_error, silverman
 from qipf.coreset import Coreset, field_of
 from qipf.deciding import Deciding
 from qipf.engines import Engine, Moments
 from qipf.engines.contract import blocks
 from qipf.errors import QIPFInputError, QIPFNotFittedError
-from qipf.parameters import check_parameters, checked_random_state, errors_of
+from qipf.parameters import check_parameters, checked_random_state, errors_of, reduction_for
 from qipf.potential import bare_modes, curvature, ground_energies
 from qipf.sampling import TrainingRows
 
@@ -56,12 +56,14 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
     ----------
     orders : Hermite orders of the modes whose mean is the uncertainty.
     bandwidth : ``"cv"`` chooses a factor on Silverman's width by held-out data (by the detection
-        of the model's errors where labels tell them, else by likelihood), ``"silverman"`` takes
-        the width itself, a positive number is the width.
+        of the model's errors where labels tell them, and of correct predictions near an error
+        where errors are few; else by likelihood), ``"silverman"`` takes the width itself, a
+        positive number is the width.
     max_centers : at most so many centres form the field.
     reduction : what is done with more training predictions than that. ``"coreset"`` gathers them
         into weighted centres that stand for all of them (`qipf.coreset`); ``"random"`` keeps a
-        random part, as the paper does.
+        random part, as the paper does, which is faster and less exact; ``"auto"`` does the first
+        for rows of up to 32 numbers, the second for longer ones.
     softening : ε ≥ 0 rounds off the modes' poles; 0 gives the exact modes. Softened modes flatten
         far from all predictions, where exact ones of odd order grow without end.
     contamination : share of training predictions that `predict` calls outliers.
@@ -79,7 +81,8 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
     n_samples_seen_ : training rows so far.
     bandwidth_ : the kernel's width σ.
     bandwidth_factor_ : σ over Silverman's width.
-    bandwidth_criterion_ : what chose it: error detection, likelihood, silverman or given.
+    bandwidth_criterion_ : what chose it: error detection, errors and near errors, likelihood,
+        silverman or given.
     energies_ : (len(orders),) ground energies of the modes, E_p.
     ground_energy_ : ground energy of the potential, E.
     offset_ : `decision_function` is `score_samples` minus this.
@@ -102,7 +105,7 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         orders: Sequence[int] = (1, 2, 3, 4),
         bandwidth: float | str = "cv",
         max_centers: int = 6000,
-        reduction: str = "random",
+        reduction: str = "auto",
         softening: float = 0.0,
         contamination: float = 0.1,
         engine: str = "auto",
@@ -127,7 +130,8 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         Parameters
         ----------
         X : (n, d) logits the trained model gives its training inputs (or any layer's output).
-        y : (n,) true classes 0..d-1; where the largest logit disagrees, the model erred.
+        y : (n,) true classes 0..d-1; where the largest logit disagrees, the model erred, and
+            where it leads by little, the model was near an error.
         wrong : (n,) booleans, where the model erred: instead of `y`, when `X` is not logits.
         """
         check_parameters(self)
@@ -154,13 +158,18 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
             self._add(X, y, wrong, fewest=1)
         return self
 
-    def _add(self, X: Any, y: Any, wrong: Any, fewest: int) -> None:
+    def _add(self, X: Any, y: Any, wrong: Any, fewest: int, logits: Tensor | None = None) -> None:
+        """Let the next rows pass; `logits` tell what was near an error where `X` does not."""
         seen: TrainingRows | None = self.__dict__.get("_seen")
         rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
         errors = errors_of(rows, y, wrong)
+        if wrong is None:
+            logits = rows
+        nearness = None if errors is None else nearness_to_error(errors, logits)
         if seen is None:
             random = checked_random_state(self.random_state)
-            seen = TrainingRows(int(self.max_centers), self.reduction, random)
+            reduction = reduction_for(self, rows.shape[1])
+            seen = TrainingRows(int(self.max_centers), reduction, random)
         elif seen.labelled != (errors is not None):
             raise QIPFInputError(
                 f"This batch {'lacks' if seen.labelled else 'has'} labels, unlike those before it. "
@@ -168,7 +177,7 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
             )
         self._unsettle()
         self._seen, self._device = seen, self._compute_device(rows, X)
-        seen.add(rows, errors)
+        seen.add(rows, nearness)
         self.n_samples_seen_ = seen.count
 
     def _settle(self) -> None:
@@ -215,12 +224,12 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
     def _choose_factor(self, seen: TrainingRows) -> tuple[float, str]:
         """By the rows a coreset is made of: it serves the one width it is fitted to."""
         held = seen.held_out()
-        sample, errors = seen.sample, seen.sample_errors()
+        sample, nearness = seen.sample, seen.sample_nearness()
         part = seen.gathered(held, self._device)
         choice = choose_factor(
             part.centers,
             sample[sample.shape[0] - held :].to(self._device),
-            None if errors is None else errors[sample.shape[0] - held :],
+            None if nearness is None else nearness[sample.shape[0] - held :],
             width=_width(part),
             orders=self.orders,
             softening=self.softening,

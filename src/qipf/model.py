@@ -24,6 +24,7 @@ from qipf.forward import (
     named_layer,
 )
 from qipf.loading import errors_in, few_rows, length_of, mapped, tensors_in, unpacked
+from qipf.parameters import check_parameters
 from qipf.progress import progress
 
 if TYPE_CHECKING:
@@ -115,15 +116,16 @@ class WrappedModel:
         arguments with the labels under ``"labels"`` or ``"label"``. Inputs that are a tuple or a
         list are handed to the network one by one. Memory stays bounded, as in
         `QIPF.partial_fit`, whatever the loader's length. With labels the bandwidth is chosen by
-        the detection of errors.
+        the detection of errors and, where they are few, of correct predictions near an error.
         """
         field = clone(self.field)
+        check_parameters(field)
         example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         with evaluating(self.net), torch.no_grad():
-            for inputs, options, rows, wrong in self._predictions(loader, "fit"):
+            for inputs, options, logits, rows, wrong in self._predictions(loader, "fit"):
                 if example is None:
                     example = mapped((inputs, options), few_rows)
-                field.partial_fit(rows, wrong=wrong)
+                field._add(rows, None, wrong, fewest=1, logits=logits)
         if not hasattr(field, "offset_"):
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
         self.field = field
@@ -143,7 +145,7 @@ class WrappedModel:
         self._require_fitted()
         scores, errors = [], []
         with evaluating(self.net), torch.no_grad():
-            for _, _, rows, wrong in self._predictions(loader, "calibrate"):
+            for _, _, _, rows, wrong in self._predictions(loader, "calibrate"):
                 scores.append(self.field.uncertainty(rows).cpu())
                 errors += [] if wrong is None else [wrong.cpu()]
         if not scores:
@@ -153,8 +155,8 @@ class WrappedModel:
 
     def _predictions(
         self, loader: Iterable[Any], purpose: str
-    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Tensor, Tensor | None]]:
-        """Inputs, keyword inputs, rows to judge, and where the network erred, batch by batch."""
+    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Tensor, Tensor, Tensor | None]]:
+        """Inputs, keyword inputs, logits, rows to judge, where the network erred; by batches."""
         labelled: bool | None = None
         total = length_of(loader, purpose)
         for number, batch in enumerate(progress(loader, "reading predictions", total)):
@@ -170,7 +172,7 @@ class WrappedModel:
             labelled = labels is not None
             wrong = errors_in(logits, labels, number)
             if rows.shape[0] > 0:
-                yield inputs, options, rows, wrong
+                yield inputs, options, logits, rows, wrong
 
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
         """Run the network and judge each prediction.

@@ -17,7 +17,11 @@ from qipf.errors import QIPFInputError, QIPFWarning, first_line, unknown_name
 from qipf.potential import checked_orders, checked_softening
 
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
-REDUCTIONS = ("coreset", "random")
+REDUCTIONS = ("auto", "coreset", "random")
+
+#: With ``"auto"``, rows longer than this are not condensed: that takes long, and how well it serves
+#: was measured on logits of ten classes.
+LONGEST_CONDENSED = 32
 
 
 def check_parameters(field: Any) -> None:
@@ -37,6 +41,16 @@ def check_parameters(field: Any) -> None:
     if field.engine not in ("auto", *engines.ENGINES):
         raise unknown_name("engine", field.engine, [*engines.ENGINES, "auto"])
     check_device(field.device)
+
+
+def reduction_for(
+    field: Any,
+    dimension: int,  # of the rows
+) -> str:
+    """How more rows than centres are reduced: ``"coreset"`` or ``"random"``."""
+    if field.reduction != "auto":
+        return str(field.reduction)
+    return "coreset" if dimension <= LONGEST_CONDENSED else "random"
 
 
 def _check_bandwidth(bandwidth: Any) -> None:

@@ -114,7 +114,7 @@ class Part:
     first: Tensor  # (1, d)
     varied: bool
     numbers: np.ndarray  # (s,) ascending: what the rows of the sample drew
-    sample: Tensor  # (s, d + 1), where the model erred as the last column
+    sample: Tensor  # (s, d + 1), nearness to an error as the last column
     others: Coreset | None  # the rows that left the sample
 
 
@@ -127,12 +127,12 @@ class Lot:
     centers: int | None  # that rows outside the sample are condensed to; None drops them
     seed: int
 
-    def drawn(self, rows: Tensor, wrong: np.ndarray | None) -> Part:  # (n, d), (n,)
+    def drawn(self, rows: Tensor, nearness: np.ndarray | None) -> Part:  # (n, d), (n,)
         """Let the rows pass."""
         random = np.random.RandomState()
         random.set_state(self.state)
         sample = Reservoir(self.capacity, random)
-        leaving = sample.add(_flagged(rows, wrong))
+        leaving = sample.add(_with_nearness(rows, nearness))
         others = None
         if self.centers is not None and leaving.shape[0]:
             stream = CoresetStream(self.centers, random_state=self.seed)
@@ -179,13 +179,13 @@ class TrainingRows:
         """Rows that have passed."""
         return self._sample.seen
 
-    def add(self, rows: Tensor, wrong: np.ndarray | None) -> None:  # (n, d), (n,)
-        """Let the next rows pass, and where the model erred if that is known (of all or none)."""
+    def add(self, rows: Tensor, nearness: np.ndarray | None) -> None:  # (n, d), (n,)
+        """Let the next rows pass, and how near they are to an error if known (of all or none)."""
         if self._first is None:
             self._first = rows[:1].detach().clone()
         self.varied = self.varied or bool((rows != self._first.to(rows.device)).any())
-        self.labelled = wrong is not None
-        leaving = self._sample.add(_flagged(rows, wrong))
+        self.labelled = nearness is not None
+        leaving = self._sample.add(_with_nearness(rows, nearness))
         if self._others is not None:
             self._others.add(leaving[:, :-1])
 
@@ -211,9 +211,9 @@ class TrainingRows:
         """A uniform sample of the rows, in random order."""
         return self._sample.rows[:, :-1]
 
-    def sample_errors(self) -> np.ndarray | None:  # (s,)
-        """Where the model erred in the sample."""
-        return self._sample.rows[:, -1].numpy() > 0 if self.labelled else None
+    def sample_nearness(self) -> np.ndarray | None:  # (s,)
+        """How near to an error the rows of the sample are; see `qipf.bandwidth`."""
+        return self._sample.rows[:, -1].numpy() if self.labelled else None
 
     def held_out(self) -> int:
         """How many rows at the end of the sample the bandwidth should be chosen on."""
@@ -251,7 +251,7 @@ class TrainingRows:
         return sample[: sample.shape[0] - without]
 
 
-def _flagged(rows: Tensor, wrong: np.ndarray | None) -> Tensor:  # (n, d + 1)
-    """Rows with where the model erred as a last column, zero where that is not known."""
-    flags = torch.zeros(rows.shape[0]) if wrong is None else torch.from_numpy(wrong)
-    return torch.cat([rows.detach().cpu(), flags[:, None].to(rows.dtype)], 1)
+def _with_nearness(rows: Tensor, nearness: np.ndarray | None) -> Tensor:  # (n, d + 1)
+    """Rows with their nearness to an error as a last column, zero where nothing is known of it."""
+    column = torch.zeros(rows.shape[0]) if nearness is None else torch.from_numpy(nearness)
+    return torch.cat([rows.detach().cpu(), column[:, None].to(rows.dtype)], 1)

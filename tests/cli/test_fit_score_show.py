@@ -215,7 +215,7 @@ def bad_files(folder):
         ),
         (
             "fit train.npz --reduction randon",
-            "Unknown reduction 'randon'. Did you mean 'random'? Known: coreset, random.",
+            "Unknown reduction 'randon'. Did you mean 'random'? Known: auto, coreset, random.",
         ),
         (
             "fit train.npz --bandwidth abc",

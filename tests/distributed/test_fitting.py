@@ -23,6 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 )
 def test_random_centres_are_those_of_a_local_fit(parameters, labels, monkeypatch):
     monkeypatch.setattr("qipf.sampling.HELD_OUT", 500)  # so that rows leave the sample
+    parameters = {**parameters, "reduction": "random"}
     found = distributed.fit(dataset(), QIPF(**parameters), labels=labels)
     local = QIPF(**parameters).fit(LOGITS, LABELS if labels else None)
     assert found.n_samples_seen_ == ROWS
@@ -30,6 +31,31 @@ def test_random_centres_are_those_of_a_local_fit(parameters, labels, monkeypatch
     for name in ("centers_", "bandwidth_", "energies_", "offset_"):
         np.testing.assert_array_equal(getattr(found, name), getattr(local, name), err_msg=name)
     np.testing.assert_array_equal(found.uncertainty(LOGITS), local.uncertainty(LOGITS))
+
+
+@pytest.mark.parametrize("kept", [np.float32, np.float64])
+def test_near_errors_are_those_of_a_local_fit(kept, monkeypatch):
+    monkeypatch.setattr("qipf.sampling.HELD_OUT", 500)
+    rows = ((8 * LOGITS).round() / 8).astype(kept)  # so that some leads are tied
+    labels = rows.argmax(1)
+    named = {f"logit_{k}": rows[:, k] for k in range(10)}
+    given = QIPF(max_centers=100, reduction="random")
+    found = distributed.fit(dataset(pa.table({**named, "label": labels})), given)
+    local = given.fit(rows, labels)
+    assert found.bandwidth_criterion_ == local.bandwidth_criterion_ == "errors and near errors"
+    assert found.bandwidth_ == local.bandwidth_
+    np.testing.assert_array_equal(found.uncertainty(rows), local.uncertainty(rows))
+
+
+@pytest.mark.parametrize(("length", "condensed"), [(32, True), (33, False)])
+def test_long_rows_are_not_condensed_unasked(length, condensed, monkeypatch):
+    monkeypatch.setattr("qipf.sampling.HELD_OUT", 50)
+    rows = np.random.default_rng(0).normal(size=(200, length))
+    lists = pa.FixedSizeListArray.from_arrays(rows.ravel(), length)
+    given = QIPF(max_centers=20, bandwidth=5.0)
+    found = distributed.fit(dataset(pa.table({"logits": lists})), given, columns="logits")
+    assert (found.log_weights_ is not None) == condensed
+    assert (given.fit(rows).log_weights_ is not None) == condensed
 
 
 def test_a_field_may_go_on_learning_at_home():

@@ -35,8 +35,12 @@ def fit(
     ] = "cv",
     max_centers: Annotated[int, typer.Option(help="Centres of the field, at most.")] = 6000,
     reduction: Annotated[
-        str, typer.Option(help="How more rows than that are reduced: coreset or random.")
-    ] = "random",
+        str,
+        typer.Option(
+            help="How more rows than that are reduced: coreset, random (as in the paper), or auto: "
+            "coreset for up to 32 logits a row."
+        ),
+    ] = "auto",
     orders: Annotated[
         str, typer.Option(help="Orders of the modes whose mean is the uncertainty.")
     ] = "1,2,3,4",
@@ -57,8 +61,9 @@ def fit(
 ) -> None:
     """Fit a field to a model's training logits and save it.
 
-    With labels, the kernel's width is chosen by how well the model's errors are found; without,
-    by likelihood. The file is read in blocks: memory does not grow with it.
+    With labels, the kernel's width is chosen by how well the model's errors are found (and, where
+    they are few, correct predictions near an error); without, by likelihood. The file is read in
+    blocks: memory does not grow with it.
 
     Example: `qipf fit train.npz -o field.qipf`
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from qipf.bandwidth import nearness_to_error
 from qipf.distributed.blocks import (
     NAME,
     checked_dataset,
@@ -30,7 +31,7 @@ from qipf.distributed.blocks import (
 from qipf.distributed.connecting import RETRIES, WorkerPlan, cluster, got, ray
 from qipf.errors import QIPFInputError
 from qipf.estimator import QIPF
-from qipf.parameters import check_parameters, checked_random_state
+from qipf.parameters import check_parameters, checked_random_state, reduction_for
 from qipf.progress import progress_bar
 from qipf.sampling import Lot, Part, TrainingRows
 from qipf.tables.columns import AUTO, chosen_label
@@ -68,8 +69,9 @@ def fit(
     fresh = QIPF() if field is None else QIPF(**field.get_params())
     check_parameters(fresh)
     random = checked_random_state(fresh.random_state)
-    seen = TrainingRows(int(fresh.max_centers), fresh.reduction, random)
     with cluster(workers=workers, accelerated=False) as plan, in_order(dataset):
+        reduction = reduction_for(fresh, _dimension(dataset, chosen))
+        seen = TrainingRows(int(fresh.max_centers), reduction, random)
         parts = _drawn_parts(dataset, seen, chosen, label, plan)
         with progress_bar("reading", unit="row") as bar:
             width = None
@@ -82,6 +84,14 @@ def fit(
     if seen.count < 2:
         raise QIPFInputError(f"{NAME} has {seen.count} rows, but at least 2 are needed.")
     return _settled(fresh, seen)
+
+
+def _dimension(dataset: Any, chosen: list[str]) -> int:
+    """How long the rows are; 0 where there is none."""
+    if len(chosen) > 1:
+        return len(chosen)
+    first = next(iter(dataset.limit(1).iter_batches(batch_format="pyarrow")), None)
+    return 0 if first is None else int(logits_of(first, tuple(chosen)).shape[1])
 
 
 def _drawn_parts(
@@ -106,13 +116,13 @@ def _draw(block: Any, columns: tuple[str, ...], label: str | None, lot: Lot) -> 
     """The task of a worker."""
     torch.set_num_threads(1)
     logits = logits_of(block, columns)
-    wrong = None
+    rows, nearness = torch.from_numpy(logits.copy()), None  # what Ray hands out is read-only
     if label is not None:
         classes = checked_labels(
             values_of(block, label), logits.shape[1], NAME, "row {} of a block".format
         )
-        wrong = logits.argmax(1) != classes
-    return lot.drawn(torch.from_numpy(logits.copy()), wrong)  # what Ray hands out is read-only
+        nearness = nearness_to_error(logits.argmax(1) != classes, rows)
+    return lot.drawn(rows, nearness)
 
 
 def _settled(field: QIPF, seen: TrainingRows) -> QIPF:
