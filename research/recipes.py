@@ -2,37 +2,36 @@
 
     python research/recipes.py --run runs/paper --data DATA -o OUT [--networks … --seed 0]
 
-Chosen by: errors on disturbed training images of a family that the weights have not seen (each
-family left out in turn), ROC-AUC and PR-AUC averaged. The benchmark's corruptions are evaluated
-into a file of their own, for the report and as ablations. Writes OUT/chosen-by.jsonl and
-OUT/report-only.jsonl, one line a network and recipe.
+Chosen by: errors on disturbed training images of a family that neither metrics nor weights have
+seen (each family left out in turn), ROC-AUC and PR-AUC averaged. The benchmark's corruptions are
+evaluated into a file of their own, for the report and as ablations. Writes OUT/chosen-by.jsonl and
+OUT/report-only.jsonl, one line a network and recipe, and by the first of them OUT/chosen.json: what
+the rule in `choose.py` takes. `--chosen OUT/chosen.json` tries that, all of it together.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from studies import CLASSES, FAMILIES, Seen, Study, study_of
+from choose import AS_SHIPPED, CHOSEN_BY, FIRST_FIVE, choose
+from fields import Fields, Plan
+from studies import BLEND, FAMILIES, FIXED, KEPT, Seen, Study, set_name, study_of
 from torch import Tensor
 
 from qipf.bench.evaluation import pr_auc, roc_auc
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import find
-from qipf.layered.choosing import SHRINKAGES, chosen_metric, condensed_field
-from qipf.layered.class_field import ClassField
-from qipf.layered.gathering import LABELS
+from qipf.errors import QIPFInputError, unknown_name
+from qipf.layered.choosing import SHRINKAGES
 from qipf.layered.mixture import gap, likeliest_weights, mixed
-from qipf.layered.taps import Tap
 from qipf.layered.weighing import LEAST, WIDTHS
-
-#: Families before two photometric ones, a warp and a coarse one were added.
-FIRST_FIVE = ("noise", "drop", "blur", "hole", "shift")
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,28 @@ class Recipe:
     weights: str = "em"  # or "equal"
     score: str = "gap"  # or "entropy"
     families: tuple[str, ...] = FAMILIES
-    kept: tuple[float, ...] = (0.9, 0.7, 0.5)  # none: weights from clean images alone
+    kept: tuple[float, ...] = (0.9, 0.7, 0.5)  # none, and none fixed: from clean images alone
+    fixed: tuple[float, ...] = ()
 
     @property
-    def fields(self) -> tuple[object, ...]:
-        """What the layers' fields depend on."""
-        return self.dims, self.centers, self.condensed, self.shrinkages, self.families, self.kept
+    def plan(self) -> Plan:
+        """What the layers' fields are made of."""
+        return Plan(self.dims, self.centers, self.condensed, self.shrinkages)
 
-    def sets(self, families: Sequence[str]) -> list[str]:
+    def sets(self, families: Iterable[str]) -> list[str]:
         """Names of the sets that are learned from."""
-        return ["clean", *(f"{family}/{share}" for family in families for share in self.kept)]
+        return ["clean", *(name for f in families for name in _sets(f, self.kept, self.fixed))]
+
+
+def _sets(family: str, kept: Iterable[float], fixed: Iterable[float]) -> list[str]:
+    return [
+        *(set_name(family, share) for share in kept),
+        *(set_name(family, t, fixed=True) for t in fixed),
+    ]
 
 
 RECIPES = (
-    Recipe("as shipped"),
+    Recipe(AS_SHIPPED),
     Recipe("all layers kept", least=0.0),
     Recipe("one width a layer", widths=(1.0,)),
     Recipe("last layer only", last_only=True),
@@ -74,6 +81,9 @@ RECIPES = (
     Recipe("weights from clean images", kept=()),
     Recipe("mild disturbances only", kept=(0.97,)),
     Recipe("five families", families=FIRST_FIVE),
+    Recipe("with a blend", families=(*FAMILIES, BLEND)),
+    Recipe("fixed amounts", kept=(), fixed=FIXED),
+    Recipe("as at first", families=(*FIRST_FIVE, BLEND), kept=(), fixed=FIXED),
     Recipe("not whitened", shrinkages=(1.0,)),
     Recipe("64 dimensions", dims=64),
     Recipe("20,000 centres", centers=20_000),
@@ -83,44 +93,16 @@ RECIPES = (
 )
 
 
-class Opinions:
-    """What the softmax, first, and every layer at every width think of all sets."""
-
-    def __init__(self, study: Study, recipe: Recipe) -> None:
-        self.parts: dict[str, Tensor] = {}  # set -> (n, 1 + layers · widths, classes) float32
-        fields = [_field(study, tap, recipe) for tap in study.taps]
-        for name, (logits, rows) in {**study.tuning.sets, **study.test}.items():
-            opinions = [logits.double().softmax(1)]
-            for tap, field in zip(study.taps, fields, strict=True):
-                widths = [width * field.bandwidth for width in WIDTHS]
-                opinions += [judged.posterior for judged in field.judged(rows[tap], widths)]
-            self.parts[name] = torch.stack([o.float() for o in opinions], 1)
-
-
-def _field(study: Study, tap: Tap, recipe: Recipe) -> ClassField:
-    values = study.centers.values
-    device = study.tuning.labels.device
-    rows = values[tap][: recipe.centers].to(device)
-    labels = values[LABELS][: recipe.centers].to(device)
-    sets = {name: study.tuning.sets[name][1][tap] for name in recipe.sets(recipe.families)}
-    found = chosen_metric(
-        rows, labels, sets, study.tuning.labels, CLASSES, recipe.dims, recipe.shrinkages
-    )
-    assert found is not None
-    metric, width = found
-    examples = torch.from_numpy(study.centers.places[: recipe.centers])
-    field = ClassField(metric, metric(rows), labels, CLASSES, width, examples)
-    return field if recipe.condensed is None else condensed_field(field, recipe.condensed)
-
-
 class Learned:
-    """Which layers at which widths, and their weights, from clean data and the families named."""
+    """Which metrics, layers and widths, and their weights, from clean data and some families."""
 
     def __init__(
-        self, study: Study, opinions: Opinions, recipe: Recipe, families: Sequence[str]
+        self, study: Study, fields: Fields, recipe: Recipe, families: Sequence[str]
     ) -> None:
-        self._opinions, self._score = opinions, recipe.score
-        shown = [opinions.parts[name].double() for name in recipe.sets(families)]
+        self._fields, self._plan, self._score = fields, recipe.plan, recipe.score
+        names = recipe.sets(families)
+        self._choices = [fields.chosen(tap, recipe.plan, names) for tap in study.taps]
+        shown = [self._opinions(name) for name in names]
         truth = study.tuning.labels[:, None, None]
         told = torch.cat([o.gather(2, truth.expand(-1, o.shape[1], 1))[..., 0] for o in shown])
         taps = study.taps[-1:] if recipe.last_only else study.taps
@@ -141,11 +123,13 @@ class Learned:
 
     def score(self, name: str, predicted: Tensor) -> Tensor:  # (n,)
         """The gap at the network's own class, or the entropy of the mixture."""
-        opinions = self._opinions.parts[name][:, self.columns].double()
-        mixture = mixed(opinions, self.weights)
+        mixture = mixed(self._opinions(name)[:, self.columns], self.weights)
         if self._score == "entropy":
             return torch.special.entr(mixture).sum(1)
         return gap(mixture, predicted)
+
+    def _opinions(self, name: str) -> Tensor:  # (n, 1 + layers · widths, classes)
+        return self._fields.opinions(self._plan, self._choices, name).double()
 
 
 def detection(
@@ -163,30 +147,37 @@ def detection(
     return roc_auc(doubt, wrong), pr_auc(doubt, wrong)
 
 
-def left_out(
-    study: Study, opinions: Opinions | None, recipe: Recipe | None
-) -> dict[str, list[float]]:
-    """Detection in each family, learned from the others; entropy's where there is no recipe."""
-    found = {}
+def left_out(study: Study, fields: Fields, recipe: Recipe | None) -> dict[str, Any]:
+    """Detection in each family, learned from the others; entropy's where there is no recipe.
+
+    By what accuracy is left, which counts, and under "fixed" at fixed amounts, for comparison. A
+    set without errors, or with nothing else, tells nothing.
+    """
+    found: dict[str, list[float]] = {}
+    fixed: dict[str, list[float]] = {}
     for family in FAMILIES:
         learned = None
-        if recipe is not None and opinions is not None:
+        if recipe is not None:
             others = [other for other in recipe.families if other != family]
-            learned = Learned(study, opinions, recipe, others)
-        told = [
-            detection(learned, name, seen, study.tuning.labels)
-            for name, seen in study.tuning.sets.items()
-            if name.split("/")[0] == family
-        ]
-        found[family] = np.nanmean(told, axis=0).tolist()
-    return found
+            learned = Learned(study, fields, recipe, others)
+        judges = (found, _sets(family, KEPT, ())), (fixed, _sets(family, (), FIXED))
+        for judged, names in judges:
+            told = [
+                detection(learned, name, study.tuning.sets[name], study.tuning.labels)
+                for name in names
+            ]
+            told = [areas for areas in told if np.isfinite(areas).all()]
+            if told:
+                judged[family] = np.mean(told, axis=0).tolist()
+    mean = np.mean(list(found.values()), axis=0).tolist()
+    return {"mean": mean, **found, "fixed": fixed}
 
 
-def reported(study: Study, opinions: Opinions | None, recipe: Recipe | None) -> dict[str, object]:
+def reported(study: Study, fields: Fields, recipe: Recipe | None) -> dict[str, object]:
     """Detection under each corruption of the benchmark, learned from all families."""
     learned = None
-    if recipe is not None and opinions is not None:
-        learned = Learned(study, opinions, recipe, recipe.families)
+    if recipe is not None:
+        learned = Learned(study, fields, recipe, recipe.families)
     told: dict[str, list[tuple[float, float]]] = {}
     for name, seen in study.test.items():
         found = detection(learned, name, seen, study.test_labels)
@@ -199,48 +190,64 @@ def reported(study: Study, opinions: Opinions | None, recipe: Recipe | None) -> 
     return cells
 
 
+def as_chosen(path: Path) -> Recipe:
+    """What the rule took, ingredient by ingredient, as one recipe."""
+    known = {recipe.name: recipe for recipe in RECIPES}
+    changed: dict[str, Any] = {}
+    for name, ingredient in json.loads(path.read_text())["ingredients"].items():
+        if ingredient["taken"] is None:
+            raise QIPFInputError(
+                f"{path} does not tell which {name} to take. Try all recipes first."
+            )
+        taken = known[ingredient["recipe"]]
+        changed |= {k: v for k, v in vars(taken).items() if v != getattr(RECIPES[0], k)}
+    return replace(RECIPES[0], **{**changed, "name": "as chosen"})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--networks", nargs="+")
     parser.add_argument("--recipes", nargs="+")
+    parser.add_argument("--chosen", type=Path, help="a chosen.json, tried as a recipe of its own")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--draw", type=int, default=1, help="of the tuning images")
     parser.add_argument("--centers", type=int, default=60_000)
     parser.add_argument("--tuning", type=int, default=1000)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
+    recipes: dict[str, Recipe | None] = {"softmax entropy": None, **{r.name: r for r in RECIPES}}
+    if options.chosen:
+        recipes["as chosen"] = as_chosen(options.chosen)
+    for name in options.recipes or ():
+        if name not in recipes:
+            raise unknown_name("recipe", name, recipes)
     suite = replace(find("paper"), seed=options.seed)
     options.output.mkdir(parents=True, exist_ok=True)
     chosen_by, report_only = (
-        (options.output / f"{name}.jsonl").open("a") for name in ("chosen-by", "report-only")
+        (options.output / name).open("a") for name in (CHOSEN_BY, "report-only.jsonl")
     )
     for network in options.networks or [n.name for n in suite.networks]:
-        setting = Setting(suite, options.run, options.device, options.data)
-        study = study_of(Contender(setting, network), options.centers, options.tuning, options.test)
-        made: dict[object, Opinions] = {}
-        for recipe in (None, *RECIPES):
-            name = "softmax entropy" if recipe is None else recipe.name
+        contender = Contender(Setting(suite, options.run, options.device, options.data), network)
+        study = study_of(contender, options.centers, options.tuning, options.test, options.draw)
+        fields = Fields(study)
+        for name, recipe in recipes.items():
             if options.recipes and name not in options.recipes:
                 continue
-            opinions = None
-            if recipe is not None:
-                if recipe.fields not in made:  # beside those as shipped, only the last are kept
-                    made = {k: v for k, v in made.items() if k == RECIPES[0].fields}
-                    made[recipe.fields] = Opinions(study, recipe)
-                opinions = made[recipe.fields]
-            head: dict[str, object] = {"network": network, "seed": options.seed, "recipe": name}
-            found = left_out(study, opinions, recipe)
-            mean = np.nanmean(list(found.values()), axis=0)
-            print(f"{network} {name}: {mean[0]:.4f} {mean[1]:.4f}", flush=True)
+            head: dict[str, Any] = {"network": network, "seed": options.seed}
+            head |= {"draw": options.draw, "recipe": name}
             if recipe is not None:
                 head["options"] = asdict(recipe)
-            chosen_by.write(json.dumps({**head, "mean": mean.tolist(), **found}) + "\n")
-            report_only.write(json.dumps({**head, **reported(study, opinions, recipe)}) + "\n")
+            line = {**head, **left_out(study, fields, recipe)}
+            print(network, name, *np.round(line["mean"], 4), flush=True)
+            chosen_by.write(json.dumps(line) + "\n")
+            report_only.write(json.dumps({**head, **reported(study, fields, recipe)}) + "\n")
             chosen_by.flush()
             report_only.flush()
+    choose(options.output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qipf.bench.corruptions import corrupt
 from qipf.bench.scoring import Contender
 from qipf.bench.suites import CLEAN
-from qipf.layered.disturbing import FOR_IMAGES, disturbed, strengths
+from qipf.layered.disturbing import FOR_IMAGES, Disturb, disturbed, strengths
 from qipf.layered.gathering import LABELS, Kept
 from qipf.layered.reading import in_parts
 from qipf.layered.taps import Rows, Tap, chosen_taps
@@ -20,7 +20,14 @@ from qipf.methods.layered import evaluating, unit_range
 
 #: Shares of its accuracy above chance that the network keeps on the disturbed images.
 KEPT = (0.97, 0.9, 0.7, 0.5)
+
+#: Strengths that are the same for every network and family.
+FIXED = (0.1, 0.25, 0.5)
+
+#: Families that recipes are judged by, and one that only teaches.
 FAMILIES = tuple(FOR_IMAGES)
+BLEND = "blend"
+
 CLASSES = 10
 
 #: Logits and rows of the layers, of one set of images.
@@ -33,16 +40,31 @@ class Study:
 
     taps: tuple[Tap, ...]
     centers: Kept
-    tuning: Tuning  # sets "clean" and "family/share"
+    tuning: Tuning  # sets "clean", "family/share" and "family/tstrength" (`set_name`)
     test: dict[str, Seen]  # "corruption/level"
     test_labels: Tensor
 
 
-def study_of(contender: Contender, centers: int, tuning: int, test: int) -> Study:
-    """Run the network on all images that the recipes are tried on."""
+def blend(images: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of another image laid over each, which keeps its own label."""
+    others = images[torch.randperm(len(images), generator=random).to(images.device)]
+    return torch.lerp(images, others, t)
+
+
+#: All families that can be learned from.
+TEACHERS: dict[str, Disturb] = {**FOR_IMAGES, BLEND: blend}
+
+
+def set_name(family: str, strength: float, fixed: bool = False) -> str:
+    """A family's set that keeps such a share of the accuracy, or that has a fixed strength."""
+    return f"{family}/{'t' if fixed else ''}{strength}"
+
+
+def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: int = 1) -> Study:
+    """Run the network on all images that the recipes are tried on; `draw` chooses them."""
     data, network = contender.dataset, contender.network
     device = network.device
-    order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(draw))
     held = order[: min(tuning, len(order) // 4)]
     kept = order[len(held) :][:centers]
     images = unit_range(data.train_images[held]).to(device)
@@ -56,9 +78,11 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int) -> Stud
         rows = in_parts(network, unit_range(data.train_images[kept]).to(device), taps)[1]
         sets = {"clean": in_parts(network, images, taps)}
         for family, found in levels.items():
-            for share, t in zip(KEPT, found, strict=True):
-                copies = disturbed(images, FOR_IMAGES[family], t, 2)
-                sets[f"{family}/{share}"] = in_parts(network, copies, taps)
+            wanted = {set_name(family, share): t for share, t in zip(KEPT, found, strict=True)}
+            wanted |= {set_name(family, t, fixed=True): t for t in FIXED}
+            for name, t in wanted.items():
+                copies = disturbed(images, TEACHERS[family], t, 1 + draw)
+                sets[name] = in_parts(network, copies, taps)
         spoilt = {
             f"{c}/{level}": in_parts(
                 network, shown if c == CLEAN else corrupt(shown, c, level), taps
@@ -79,5 +103,5 @@ def _levels(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, lis
 
     return {
         name: strengths(accuracy, images, disturb, 1 / CLASSES, 5, KEPT)
-        for name, disturb in FOR_IMAGES.items()
+        for name, disturb in TEACHERS.items()
     }
