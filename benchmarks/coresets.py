@@ -3,12 +3,13 @@
     python benchmarks/coresets.py --logits mnist_logits.npz
 
 The file holds `train_logits` (n, d), `test_logits` (q, d), clean and corrupted, and `test_wrong`
-(q,), where the network erred; with `train_labels` (n,) the full field chooses its bandwidth by the
-detection of errors. Without a file, synthetic logits are used.
+(q,), where the network erred; with `train_labels` (n,) bandwidths are chosen by the detection of
+errors. Without a file, synthetic logits are used.
 
 Every row of the table compares uncertainties over the same queries and, except for the fields
-"as fitted", at the same bandwidth: the full field's own, and multiples of Silverman's width. Rows
-named "cells" show the coreset before it is fitted to a bandwidth.
+"as fitted", at the same bandwidth: the one that `QIPF(reduction="coreset")` chooses, the one that a
+field of all rows chooses by other held-out rows, and multiples of Silverman's width. Rows named
+"cells" show the coreset before it is fitted to a bandwidth.
 """
 
 from __future__ import annotations
@@ -125,10 +126,13 @@ def compare(logits: Logits, sizes: list[int], factors: list[float]) -> list[Row]
     everything = Coreset(rows, torch.ones(len(rows), dtype=torch.float64))
     width = silverman(rows)
     full = QIPF(max_centers=len(rows), reduction="random").fit(rows, logits.train_labels)
-    bandwidths = {f"full field ({full.bandwidth_criterion_})": full.bandwidth_}
-    for factor in factors:
-        if not math.isclose(factor * width, full.bandwidth_, rel_tol=1e-3):
-            bandwidths[f"{factor:g} x Silverman"] = factor * width
+    small = QIPF(max_centers=max(sizes), reduction="coreset").fit(rows, logits.train_labels)
+    bandwidths = {f"its own ({small.bandwidth_criterion_})": small.bandwidth_}
+    others = {f"full field ({full.bandwidth_criterion_})": full.bandwidth_}
+    others |= {f"{factor:g} x Silverman": factor * width for factor in factors}
+    for name, sigma in others.items():
+        if not any(math.isclose(sigma, known, rel_tol=1e-3) for known in bandwidths.values()):
+            bandwidths[name] = sigma
     table = []
     unfitted: dict[tuple[str, int], Timed] = {}
     for size in progress(sizes, "choosing centres"):

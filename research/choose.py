@@ -3,11 +3,11 @@
     python research/choose.py research/results      # recipes.py does it too, when it is done
 
 The rule. A recipe's merit is the mean of ROC-AUC and PR-AUC of error detection, over all families,
-each left out of what the recipe learns from, and over all networks. Merits that differ by less
-than 0.002 are equal. Of each ingredient's alternatives, the rest as shipped, the cheapest of those
-equal to the best is taken; `INGREDIENTS` lists them from the cheapest to the dearest for a user: in
-a prediction fewer layers, widths, opinions, dimensions, centres; in the fit fewer sets to learn
-from. Alternatives that cost a user the same (`COST_THE_SAME`) are taken by merit alone.
+each left out of what the recipe learns from, and over all networks. Merits that differ by 0.002 or
+less are equal. Of each ingredient's alternatives, the rest as shipped, the cheapest of those equal
+to the best is taken; `INGREDIENTS` lists them from the cheapest to the dearest for a user: in a
+prediction fewer layers, widths, opinions, dimensions, centres; in the fit fewer sets to learn from.
+Alternatives that cost a user the same (`COST_THE_SAME`) are taken by merit alone.
 
 Only chosen-by.jsonl is read. Its families and their strengths are themselves among what is chosen,
 so the same is asked of two other judges, the first five families alone and all families at fixed
@@ -28,7 +28,7 @@ from qipf.durable import replaced
 
 CHOSEN_BY, CHOSEN = "chosen-by.jsonl", "chosen.json"
 
-#: Merits that differ by less are equal.
+#: Merits that differ by so much or less are equal.
 EQUAL = 0.002
 
 #: Families before two photometric ones, a warp and a coarse one were added.
@@ -164,7 +164,8 @@ def choose(folder: Path) -> dict[str, Any]:
             if word["taken"] != told["taken"]:
                 print(f"    {judge} would take: {word['taken']}")
     result = {
-        "rule": f"cheapest alternative less than {EQUAL} below the best mean of both areas",
+        "rule": f"cheapest alternative at most {EQUAL} below the best mean of both areas; the best "
+        f"where all cost the same ({', '.join(COST_THE_SAME)})",
         "not as shipped": [name for name, told in found.items() if told.get("as shipped") is False],
         "ingredients": found,
     }

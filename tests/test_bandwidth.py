@@ -230,6 +230,8 @@ def test_nearness_in_the_extremes():
     np.testing.assert_array_equal(nearness_to_error(np.array([False, True]), alone), [-INF, INF])
     huge = torch.tensor([[1e300, -1e300], [1.7e308, -1.7e308]], dtype=torch.float64)
     np.testing.assert_array_equal(nearness_to_error(np.array([False, False]), huge), [-2e300, -INF])
+    endless = torch.tensor([[INF, INF], [INF, 0.0], [torch.nan, 1.0]])
+    np.testing.assert_array_equal(nearness_to_error(np.zeros(3, bool), endless), [-INF] * 3)
     asks = torch.tensor([[5.0, 1.0]], requires_grad=True)
     np.testing.assert_array_equal(nearness_to_error(np.array([False]), asks), [-4.0])
 

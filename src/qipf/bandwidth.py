@@ -138,6 +138,7 @@ def nearness_to_error(
     if logits is not None and logits.shape[1] > 1:
         best, second = logits.detach().topk(2, dim=1).values.cpu().double().unbind(1)
         leads = (best - second).numpy()
+        leads[np.isnan(leads)] = np.inf  # infinite logits, where it is a layer that is judged
     return np.where(wrong, np.inf, -leads)
 
 

@@ -57,13 +57,13 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
     orders : Hermite orders of the modes whose mean is the uncertainty.
     bandwidth : ``"cv"`` chooses a factor on Silverman's width by held-out data (by the detection
         of the model's errors where labels tell them, and of correct predictions near an error
-        where errors are few; else by likelihood), ``"silverman"`` takes the width itself, a
-        positive number is the width.
+        where errors are few; else, or where rows are few, by likelihood), ``"silverman"`` takes
+        the width itself, a positive number is the width.
     max_centers : at most so many centres form the field.
     reduction : what is done with more training predictions than that. ``"coreset"`` gathers them
         into weighted centres that stand for all of them (`qipf.coreset`); ``"random"`` keeps a
         random part, as the paper does, which is faster and less exact; ``"auto"`` does the first
-        for rows of up to 32 numbers, the second for longer ones.
+        for rows of up to 16 numbers, the second for longer ones.
     softening : ε ≥ 0 rounds off the modes' poles; 0 gives the exact modes. Softened modes flatten
         far from all predictions, where exact ones of odd order grow without end.
     contamination : share of training predictions that `predict` calls outliers.
@@ -168,7 +168,7 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         nearness = None if errors is None else nearness_to_error(errors, logits)
         if seen is None:
             random = checked_random_state(self.random_state)
-            reduction = reduction_for(self, rows.shape[1])
+            reduction = reduction_for(self, lambda: rows.shape[1])
             seen = TrainingRows(int(self.max_centers), reduction, random)
         elif seen.labelled != (errors is not None):
             raise QIPFInputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from sklearn.base import clone
@@ -85,6 +85,16 @@ def wrap(
     return WrappedModel(net, layer, QIPF() if field is None else field, pooling)
 
 
+class _Predicted(NamedTuple):
+    """A batch of a loader, and what the network says of it."""
+
+    inputs: tuple[Any, ...]
+    options: dict[str, Any]  # inputs by keyword
+    logits: Tensor  # (n, classes)
+    rows: Tensor  # (n, d) to be judged: the logits, or a layer's output
+    wrong: Tensor | None  # (n,) where the network erred, if there are labels
+
+
 class WrappedModel:
     """A network and the field of its predictions. Made by `wrap`.
 
@@ -122,10 +132,10 @@ class WrappedModel:
         check_parameters(field)
         example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         with evaluating(self.net), torch.no_grad():
-            for inputs, options, logits, rows, wrong in self._predictions(loader, "fit"):
+            for batch in self._predictions(loader, "fit"):
                 if example is None:
-                    example = mapped((inputs, options), few_rows)
-                field._add(rows, None, wrong, fewest=1, logits=logits)
+                    example = mapped((batch.inputs, batch.options), few_rows)
+                field._add(batch.rows, None, batch.wrong, fewest=1, logits=batch.logits)
         if not hasattr(field, "offset_"):
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
         self.field = field
@@ -145,18 +155,16 @@ class WrappedModel:
         self._require_fitted()
         scores, errors = [], []
         with evaluating(self.net), torch.no_grad():
-            for _, _, _, rows, wrong in self._predictions(loader, "calibrate"):
-                scores.append(self.field.uncertainty(rows).cpu())
-                errors += [] if wrong is None else [wrong.cpu()]
+            for batch in self._predictions(loader, "calibrate"):
+                scores.append(self.field.uncertainty(batch.rows).cpu())
+                errors += [] if batch.wrong is None else [batch.wrong.cpu()]
         if not scores:
             raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
         self.field._keep_held_out(torch.cat(scores), torch.cat(errors) if errors else None)
         return self
 
-    def _predictions(
-        self, loader: Iterable[Any], purpose: str
-    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Tensor, Tensor, Tensor | None]]:
-        """Inputs, keyword inputs, logits, rows to judge, where the network erred; by batches."""
+    def _predictions(self, loader: Iterable[Any], purpose: str) -> Iterator[_Predicted]:
+        """What the network says of the loader's batches, one by one."""
         labelled: bool | None = None
         total = length_of(loader, purpose)
         for number, batch in enumerate(progress(loader, "reading predictions", total)):
@@ -172,7 +180,7 @@ class WrappedModel:
             labelled = labels is not None
             wrong = errors_in(logits, labels, number)
             if rows.shape[0] > 0:
-                yield inputs, options, logits, rows, wrong
+                yield _Predicted(inputs, options, logits, rows, wrong)
 
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
         """Run the network and judge each prediction.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,9 +20,9 @@ from qipf.potential import checked_orders, checked_softening
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
 REDUCTIONS = ("auto", "coreset", "random")
 
-#: With ``"auto"``, rows longer than this are not condensed: that takes long, and how well it serves
-#: was measured on logits of ten classes.
-LONGEST_CONDENSED = 32
+#: With ``"auto"``, rows longer than this are not condensed: centres would be fitted at too few
+#: places (`qipf.refining.PAIRS`), and how well it serves was measured on logits of ten classes.
+LONGEST_CONDENSED = 16
 
 
 def check_parameters(field: Any) -> None:
@@ -43,14 +44,14 @@ def check_parameters(field: Any) -> None:
     check_device(field.device)
 
 
-def reduction_for(
-    field: Any,
-    dimension: int,  # of the rows
-) -> str:
-    """How more rows than centres are reduced: ``"coreset"`` or ``"random"``."""
+def reduction_for(field: Any, dimension: Callable[[], int]) -> str:
+    """How more rows than centres are reduced, ``"coreset"`` or ``"random"``.
+
+    `dimension` tells how long the rows are; it is asked only if that matters.
+    """
     if field.reduction != "auto":
         return str(field.reduction)
-    return "coreset" if dimension <= LONGEST_CONDENSED else "random"
+    return "coreset" if dimension() <= LONGEST_CONDENSED else "random"
 
 
 def _check_bandwidth(bandwidth: Any) -> None:

@@ -47,7 +47,7 @@ def test_near_errors_are_those_of_a_local_fit(kept, monkeypatch):
     np.testing.assert_array_equal(found.uncertainty(rows), local.uncertainty(rows))
 
 
-@pytest.mark.parametrize(("length", "condensed"), [(32, True), (33, False)])
+@pytest.mark.parametrize(("length", "condensed"), [(16, True), (17, False)])
 def test_long_rows_are_not_condensed_unasked(length, condensed, monkeypatch):
     monkeypatch.setattr("qipf.sampling.HELD_OUT", 50)
     rows = np.random.default_rng(0).normal(size=(200, length))

@@ -38,7 +38,7 @@ def fit(
         str,
         typer.Option(
             help="How more rows than that are reduced: coreset, random (as in the paper), or auto: "
-            "coreset for up to 32 logits a row."
+            "coreset for up to 16 logits a row."
         ),
     ] = "auto",
     orders: Annotated[

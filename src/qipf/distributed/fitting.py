@@ -54,7 +54,8 @@ def fit(
     Parameters
     ----------
     dataset : a `ray.data.Dataset` of training logits.
-    field : the parameters, as a `QIPF` that need not be fitted; it is not changed.
+    field : the parameters, as a `QIPF` that need not be fitted; it is not changed. Its default
+        condenses short rows, so give ``reduction="random"`` where the field must equal a local one.
     columns : names or patterns of the logits' columns, by comma; those named ``logit*`` if not
         given. One column may also hold all logits of a row, as a list or tensor.
     labels : the column of true classes; ``"auto"`` takes `labels` or `label` if there is one, None
@@ -70,7 +71,7 @@ def fit(
     check_parameters(fresh)
     random = checked_random_state(fresh.random_state)
     with cluster(workers=workers, accelerated=False) as plan, in_order(dataset):
-        reduction = reduction_for(fresh, _dimension(dataset, chosen))
+        reduction = reduction_for(fresh, lambda: _dimension(dataset, chosen))
         seen = TrainingRows(int(fresh.max_centers), reduction, random)
         parts = _drawn_parts(dataset, seen, chosen, label, plan)
         with progress_bar("reading", unit="row") as bar:

@@ -29,7 +29,7 @@ BLOCK = {"cpu": 2**21, "cuda": 2**26}
 #: Fields of fewer centres fit in one block, where tiles of them only cost more calls.
 FEWEST_TILED = 2**13
 
-#: Centres times classes, at most: a field holds a table of both.
+#: Centres times classes, at most: a graph, and a GPU's field, hold a table of both.
 LARGEST_TABLE = 2**24
 
 #: The smallest probability a field gives a class: it rules nothing out.
@@ -96,7 +96,10 @@ class ClassField:
         return next(self.judged(rows, [self.bandwidth]))
 
     def judged(self, rows: Tensor, bandwidths: list[float]) -> Iterator[Judged]:
-        """As `__call__`, for several widths: the cosines are computed once for all."""
+        """As `__call__`, for several widths: the cosines are computed once for all that are alike.
+
+        On a CPU those are alike whose squares are halves of each other, else all.
+        """
         tiled = rows.device.type == "cpu" and len(self.units) >= FEWEST_TILED
         judge = self._in_tiles if tiled else self._in_blocks
         for found in zip(*judge(rows, bandwidths), strict=True):

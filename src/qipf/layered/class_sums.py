@@ -115,7 +115,7 @@ class ClassSums:
 def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:
     """Places of the widths, widest first, with the squarings that lead there from the one before.
 
-    A width to which none leads begins a chain of its own.
+    A width to which the head of the chain before does not lead begins a chain of its own.
 
     >>> chains([0.5, 1.0, 2**0.5, 3.0])
     [[(3, 0)], [(2, 0), (1, 1), (0, 2)]]
