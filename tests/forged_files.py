@@ -1,10 +1,18 @@
-"""Valid files taken apart, falsified and signed again."""
+"""Valid files, taken apart, falsified and signed again."""
 
 import json
 
 import numpy as np
 
+import qipf
 from qipf.tensor_file import _digest
+
+
+def saved(fitted, folders):
+    """The bytes of the file of something fitted; `folders` is pytest's `tmp_path_factory`."""
+    path = folders.mktemp("valid") / "valid.qipf"
+    qipf.save(fitted, path)
+    return path.read_bytes()
 
 
 class Forge:

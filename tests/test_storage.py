@@ -15,7 +15,7 @@ from qipf.restoring import FITTED
 from qipf.storage import describe, fingerprint, load_field
 
 from .conftest import make_logits
-from .forged_files import changed
+from .forged_files import changed, saved
 
 QUERIES = make_logits(50, seed=5).numpy()
 
@@ -203,9 +203,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, weighted, monkeypat
 
 @pytest.fixture(scope="module")
 def valid(weighted, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "field.qipf"
-    qipf.save(weighted, path)
-    return path.read_bytes()
+    return saved(weighted, tmp_path_factory)
 
 
 def test_a_forged_but_sound_file_is_read(tmp_path, valid, weighted):

@@ -14,7 +14,7 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError,
 from qipf.layered.taps import Tap
 from qipf.restoring import FORMAT_VERSION
 from qipf.storage import describe, fingerprint, load_field
-from tests.forged_files import Forge, changed
+from tests.forged_files import Forge, changed, saved
 from tests.stored.write_files import layered, layered_data, layered_network
 from tests.test_cli import run
 
@@ -29,9 +29,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def valid(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "layers.qipf"
-    qipf.save(model, path)
-    return path.read_bytes()
+    return saved(model, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

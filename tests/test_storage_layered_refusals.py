@@ -9,7 +9,7 @@ import pytest
 import qipf
 from qipf import QIPFFileError
 from qipf.tensor_file import decoded, encoded
-from tests.forged_files import Forge, changed
+from tests.forged_files import Forge, changed, saved
 from tests.stored.write_files import layered, layered_network
 
 STORED = Path(__file__).parent / "stored"
@@ -22,9 +22,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def valid(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "layers.qipf"
-    qipf.save(model, path)
-    return path.read_bytes()
+    return saved(model, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

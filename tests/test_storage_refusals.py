@@ -9,7 +9,7 @@ from safetensors.numpy import save
 
 import qipf
 from qipf import QIPF, QIPFFileError
-from tests.forged_files import Forge, changed
+from tests.forged_files import Forge, changed, saved
 
 from .conftest import make_logits
 
@@ -22,9 +22,7 @@ def weighted():
 
 @pytest.fixture(scope="module")
 def valid(weighted, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "field.qipf"
-    qipf.save(weighted, path)
-    return path.read_bytes()
+    return saved(weighted, tmp_path_factory)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import qipf
 from qipf import QIPF, AcceptRule, QIPFFileError, QIPFInputError, accept_rule
 from qipf.storage import describe, load_field
 from qipf.tensor_file import encoded
-from tests.forged_files import Forge, changed
+from tests.forged_files import Forge, changed, saved
 
 from .conftest import make_logits
 from .stored.write_files import calibrated, first_network, network
@@ -30,16 +30,12 @@ def field():
 
 @pytest.fixture(scope="module")
 def valid(field, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "field.qipf"
-    qipf.save(field, path)
-    return path.read_bytes()
+    return saved(field, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def valid_rule(field, tmp_path_factory):
-    path = tmp_path_factory.mktemp("valid") / "rule.qipf"
-    qipf.save(field.rule_, path)
-    return path.read_bytes()
+    return saved(field.rule_, tmp_path_factory)
 
 
 def test_a_calibration_and_a_rule_come_back_exactly(tmp_path, field):
