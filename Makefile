@@ -3,7 +3,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check clean
+.PHONY: demo test quick check clean
 
 ## demo: a small network on digits: turned step by step, then the whole benchmark and its page
 demo: $(READY)
@@ -14,12 +14,17 @@ demo: $(READY)
 
 ## test: style, types and all tests
 test: $(READY) check
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto
+
+## quick: the tests that take a minute in all: no Ray, browser, Triton interpreter or simulations
+quick: $(READY)
+	$(VENV)/bin/python -m pytest -n auto -m "not slow"
 
 check: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, expit
 
-from qipf.certifying import FORGIVEN, certified_ranks, fewest
+from qipf.calibration.fixed_sequence import FORGIVEN, certified_ranks, fewest
 from qipf.progress import progress
 
 LEVEL = 0.05

@@ -32,9 +32,9 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from qipf import QIPF
-from qipf.bandwidth import silverman
-from qipf.coreset import Coreset, coreset, field_of
-from qipf.potential import bare_modes
+from qipf.field.bandwidth import silverman
+from qipf.field.coreset import Coreset, coreset, field_of
+from qipf.field.potential import bare_modes
 from qipf.progress import progress
 
 ORDERS = (1, 2, 3, 4)

@@ -29,12 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from qipf.accuracy import METHODS as ESTIMATORS
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.decision import accept_rule
+from qipf.calibration.accept_rule import accept_rule
+from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.progress import progress
-from qipf.report.decisions import ESTIMATED, RISKS, Guess, Trial, guesses, halved_trial, tried
-from qipf.report.runs import Run
+from qipf.report.run.decisions import ESTIMATED, RISKS, Guess, Trial, guesses, halved_trial, tried
+from qipf.report.run.run import Run
 
 SCORES = ("qipf", "softmax", "entropy")
 

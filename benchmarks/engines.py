@@ -34,9 +34,9 @@ import torch
 from clusters import logits
 from torch import Tensor
 
-from qipf.bandwidth import silverman
-from qipf.engines import moments
-from qipf.potential import curvature
+from qipf.field.bandwidth import silverman
+from qipf.field.engines import moments
+from qipf.field.potential import curvature
 from qipf.progress import progress
 
 HERE = Path(__file__).parent
@@ -323,7 +323,7 @@ def summarised(
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Pairs per second of every peer as the work grows."""
-    from qipf.report.drawing import drawing
+    from qipf.report.figures.drawing import drawing
 
     sides = (("queries", "centers", "queries"), ("centers", "queries", "centres"))
     shown = [row for row in rows if row["dimension"] == 10 and "seconds" in row]

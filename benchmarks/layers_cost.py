@@ -26,11 +26,11 @@ import torch
 from torch import Tensor, nn
 
 import qipf
+from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import find
-from qipf.engines import create
-from qipf.layered.reading import in_parts
-from qipf.methods.layered import unit_range
+from qipf.field.engines import create
+from qipf.network.reading import in_parts
 
 NETWORKS = ("mnist_lenet", "cifar10_vgg3")
 NETWORKS_IN_ENSEMBLE, PASSES = 10, 100

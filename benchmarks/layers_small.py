@@ -23,10 +23,10 @@ from torch import Tensor
 
 import qipf
 from qipf.bench.corruptions import corrupt
-from qipf.bench.evaluation import roc_auc
+from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import CLEAN, find
-from qipf.methods.layered import unit_range
+from qipf.metrics.error_detection import roc_auc
 
 Examples = tuple[Tensor, Tensor]
 

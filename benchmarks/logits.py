@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from qipf.bench.corruptions import corrupt
+from qipf.bench.methods.network import predict, unit_range
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import CLEAN, find
-from qipf.methods.layered import predict, unit_range
 from qipf.progress import progress
 
 LEVELS = (

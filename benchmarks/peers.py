@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qipf import QIPF, engines
-from qipf.potential import curvature
+from qipf import QIPF
+from qipf.field import engines
+from qipf.field.potential import curvature
 
 Values = Tensor | np.ndarray  # as the peer gives them, where it gives them
 Answer = tuple[Values | None, Values | None]  # log ρ, K

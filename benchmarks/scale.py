@@ -108,7 +108,7 @@ def as_shards(folder: Path, count: int, dimension: int) -> None:
 
 def from_shards(folder: Path, count: int, dimension: int, repeats: int) -> Iterator[Row]:
     """One process with one thread, then Ray with one worker and with two, on the same files."""
-    from qipf.tables import score_shards
+    from qipf.scoring import score_shards
 
     field, outputs = fitted(dimension, "cpu"), iter(range(10**6))
     as_shards(folder / "in", count, dimension)
@@ -120,7 +120,7 @@ def from_shards(folder: Path, count: int, dimension: int, repeats: int) -> Itera
         yield row("shards", "cpu", 1, dimension, count, median_seconds(scored(None), repeats))
     if find_spec("ray") is None or (os.cpu_count() or 1) < 2:
         return
-    from qipf.distributed import cluster, on_ray
+    from qipf.ray import cluster, on_ray
 
     with cluster(workers=2):
         median_seconds(scored(on_ray(workers=2)), 1)  # both workers have come up

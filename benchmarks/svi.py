@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
+from qipf.bench.methods import Batch
+from qipf.bench.methods.network import unit_range
+from qipf.bench.methods.sampling import PredictiveEntropy
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import find
-from qipf.methods import Batch
-from qipf.methods.layered import unit_range
-from qipf.methods.sampling import PredictiveEntropy
 
 METHODS = ("svi_entropy", "svi_ll_entropy")
 

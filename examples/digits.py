@@ -19,10 +19,10 @@ from torch import Tensor
 import qipf
 from qipf.bench import datasets
 from qipf.bench.corruptions import corrupt
-from qipf.bench.evaluation import roc_auc
 from qipf.bench.networks import build
 from qipf.bench.training import train
-from qipf.report.drawing import drawing
+from qipf.metrics.error_detection import roc_auc
+from qipf.report.figures.drawing import drawing
 
 ANGLES = range(0, 91, 10)
 COLUMNS = ("angle", "accuracy", "mean uncertainty", "ROC-AUC qipf", "ROC-AUC entropy")

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from qipf.durable import replaced
+from qipf.io.atomic import replaced
 
 CHOSEN_BY, CHOSEN = "chosen-by.jsonl", "chosen.json"
 

@@ -1,7 +1,7 @@
 """The layers' fields of one network, each made once, however many recipes ask for it.
 
 Which metric and width a layer gets depends on the sets that it is judged by, so that a family left
-out must be left out there too. The rule is that of `qipf.layered.choosing.chosen_metric`, read off
+out must be left out there too. The rule is that of `qipf.layered.selection.chosen_metric`, read off
 a table: the mean log-posterior of the truth for every metric, width and set.
 """
 
@@ -15,8 +15,13 @@ import torch
 from studies import CLASSES, FAMILIES, Study
 from torch import Tensor
 
-from qipf.bandwidth import silverman
-from qipf.layered.choosing import (
+from qipf.field.bandwidth import silverman
+from qipf.layered.class_field import ClassField
+from qipf.layered.holdout import LABELS
+from qipf.layered.metric import Metric, Scatter
+from qipf.layered.mixture_weights import WIDTHS
+from qipf.layered.perturbations import KEPT
+from qipf.layered.selection import (
     COARSE,
     DEEPEST,
     FINE,
@@ -25,12 +30,7 @@ from qipf.layered.choosing import (
     TRIED_CENTERS,
     condensed_field,
 )
-from qipf.layered.class_field import ClassField
-from qipf.layered.disturbing import KEPT
-from qipf.layered.gathering import LABELS
-from qipf.layered.metric import Metric, Scatter
-from qipf.layered.taps import Tap
-from qipf.layered.weighing import WIDTHS
+from qipf.network.features import Tap
 
 #: Factors on Silverman's width: the coarse ones are every other, from the second on.
 FACTORS = tuple(COARSE[0] * FINE**k for k in range(-1, 2 * len(COARSE)))

@@ -21,7 +21,7 @@ import numpy as np
 from qipf.bench.results import Record, read_results
 from qipf.bench.runner import run
 from qipf.bench.suites import CLEAN
-from qipf.durable import replaced
+from qipf.io.atomic import replaced
 
 ONE_PASS = ("softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis", "qipf", "qipf_plus")
 OURS, RIVAL = "qipf_plus", "ensemble_entropy"

@@ -25,13 +25,13 @@ from fields import Fields, Plan
 from studies import BLEND, FAMILIES, FIXED, KEPT, Seen, Study, set_name, study_of
 from torch import Tensor
 
-from qipf.bench.evaluation import pr_auc, roc_auc
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import find
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.layered.choosing import SHRINKAGES
 from qipf.layered.mixture import gap, likeliest_weights, mixed
-from qipf.layered.weighing import LEAST, WIDTHS
+from qipf.layered.mixture_weights import LEAST, WIDTHS
+from qipf.layered.selection import SHRINKAGES
+from qipf.metrics.error_detection import pr_auc, roc_auc
 
 
 @dataclass(frozen=True)

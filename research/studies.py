@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from qipf.bench.corruptions import corrupt
+from qipf.bench.methods.network import evaluating, unit_range
 from qipf.bench.scoring import Contender
 from qipf.bench.suites import CLEAN
-from qipf.layered.disturbing import FOR_IMAGES, Disturb, disturbed, strengths
-from qipf.layered.gathering import LABELS, Kept
-from qipf.layered.reading import in_parts
-from qipf.layered.taps import Rows, Tap, chosen_taps
+from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.perturbations import FOR_IMAGES, Disturb, disturbed, strengths
 from qipf.layered.tuning import Tuning
-from qipf.methods.layered import evaluating, unit_range
+from qipf.network.features import Rows, Tap, chosen_taps
+from qipf.network.reading import in_parts
 
 #: Shares of its accuracy above chance that the network keeps on the disturbed images.
 KEPT = (0.97, 0.9, 0.7, 0.5)

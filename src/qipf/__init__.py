@@ -3,9 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qipf._version import __version__
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "QIPF",
@@ -25,6 +24,7 @@ __all__ = [
     "ShiftMonitor",
     "Verdict",
     "WrappedModel",
+    "__version__",
     "accept_rule",
     "estimate_accuracy",
     "export_field_onnx",
@@ -35,41 +35,41 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from qipf.accuracy import AccuracyEstimate, AccuracyEstimator, estimate_accuracy
-    from qipf.decision import accept_rule
-    from qipf.estimator import QIPF
+    from qipf.calibration.accept_rule import accept_rule
+    from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator, estimate_accuracy
+    from qipf.calibration.risk_coverage import RiskCoverage, risk_coverage
+    from qipf.calibration.rule import AcceptRule
     from qipf.export import export_field_onnx
+    from qipf.field.estimator import QIPF
     from qipf.layered import Explanation, LayeredPrediction, LayeredQIPF
-    from qipf.model import Prediction, WrappedModel, wrap
-    from qipf.monitor import ShiftMonitor, Verdict
-    from qipf.risk import RiskCoverage, risk_coverage
-    from qipf.rule import AcceptRule
-    from qipf.storage import load, save
-    from qipf.unfitted import QIPFNotFittedError
+    from qipf.monitor.monitor import ShiftMonitor, Verdict
+    from qipf.network.wrapped import Prediction, WrappedModel, wrap
+    from qipf.storage.save_load import load, save
+    from qipf.validation.not_fitted import QIPFNotFittedError
 else:
     # torch and scikit-learn take seconds to import, so what needs them is imported at its first
     # use (PEP 562): `qipf --help` and usage errors answer at once
     _HOMES = {
-        "AcceptRule": "qipf.rule",
-        "QIPF": "qipf.estimator",
-        "AccuracyEstimate": "qipf.accuracy",
-        "AccuracyEstimator": "qipf.accuracy",
+        "AcceptRule": "qipf.calibration.rule",
+        "QIPF": "qipf.field.estimator",
+        "AccuracyEstimate": "qipf.calibration.accuracy",
+        "AccuracyEstimator": "qipf.calibration.accuracy",
         "Explanation": "qipf.layered",
         "LayeredPrediction": "qipf.layered",
         "LayeredQIPF": "qipf.layered",
-        "Prediction": "qipf.model",
-        "QIPFNotFittedError": "qipf.unfitted",
-        "RiskCoverage": "qipf.risk",
-        "ShiftMonitor": "qipf.monitor",
-        "Verdict": "qipf.monitor",
-        "WrappedModel": "qipf.model",
-        "estimate_accuracy": "qipf.accuracy",
-        "accept_rule": "qipf.decision",
+        "Prediction": "qipf.network.wrapped",
+        "QIPFNotFittedError": "qipf.validation.not_fitted",
+        "RiskCoverage": "qipf.calibration.risk_coverage",
+        "ShiftMonitor": "qipf.monitor.monitor",
+        "Verdict": "qipf.monitor.monitor",
+        "WrappedModel": "qipf.network.wrapped",
+        "estimate_accuracy": "qipf.calibration.accuracy",
+        "accept_rule": "qipf.calibration.accept_rule",
         "export_field_onnx": "qipf.export",
-        "load": "qipf.storage",
-        "risk_coverage": "qipf.risk",
-        "save": "qipf.storage",
-        "wrap": "qipf.model",
+        "load": "qipf.storage.save_load",
+        "risk_coverage": "qipf.calibration.risk_coverage",
+        "save": "qipf.storage.save_load",
+        "wrap": "qipf.network.wrapped",
     }
 
     def __getattr__(name: str) -> Any:

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from qipf.unfitted import QIPFNotFittedError as QIPFNotFittedError
-else:
-
-    def __getattr__(name: str) -> Any:
-        # scikit-learn takes seconds to import: `qipf --help` and usage errors must not wait for it
-        if name == "QIPFNotFittedError":
-            from qipf.unfitted import QIPFNotFittedError
-
-            return QIPFNotFittedError
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class QIPFError(Exception):

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from qipf.bench.cache import OutputCache
-from qipf.methods.layered import LayeredNetwork, predict
+from qipf.bench.methods.network import LayeredNetwork, predict
 
 
 def network(seed):

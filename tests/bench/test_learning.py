@@ -8,8 +8,8 @@ from torch import nn
 
 from qipf.bench.batches import Batches, Plan
 from qipf.bench.learning import Single, Stacked, Steps, one_cycle
+from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import VGG3, DigitsMLP
-from qipf.methods.randomness import seeded
 
 CPU = torch.device("cpu")
 

@@ -1,10 +1,10 @@
 import pytest
 
+from qipf.bench.methods.dropout import MCDropout
+from qipf.bench.methods.field import Field
 from qipf.bench.networks import Recipe
 from qipf.bench.options import checked_options
 from qipf.errors import QIPFInputError
-from qipf.methods.dropout import MCDropout
-from qipf.methods.field import Field
 
 
 def test_values_take_the_kind_that_is_meant():

@@ -7,8 +7,8 @@ from qipf.bench.results import read_results
 from qipf.errors import QIPFError, QIPFInputError
 from tests.bench.test_workers import counting
 from tests.bench.tiny import TASKS, TINY, settled
-from tests.ray_cluster import Missing, die_once, running
-from tests.test_cli import run as command
+from tests.cli.test_module import run as command
+from tests.ray.ray_cluster import Missing, die_once, running
 
 pytest.importorskip("ray")
 # Ray's own: it warns of options that it sets itself

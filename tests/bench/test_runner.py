@@ -13,12 +13,12 @@ import torch
 
 from qipf.bench import datasets, networks, training
 from qipf.bench.corruptions import corrupt
-from qipf.bench.evaluation import evaluate
+from qipf.bench.methods import Batch, create
 from qipf.bench.results import Task, read_results
 from qipf.bench.runner import Job, plan, run
 from qipf.bench.scores import read_scores
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.methods import Batch, create
+from qipf.metrics.error_detection import evaluate
 from tests.bench.tiny import TASKS, TINY, settled
 
 REPOSITORY = Path(__file__).parents[2]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from qipf.bench import scoring
+from qipf.bench.methods import create
 from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import effective_options
 from qipf.errors import QIPFError
-from qipf.methods import create
 from tests.bench.tiny import TINY
 
 

@@ -1,8 +1,8 @@
 import pytest
 
+from qipf.bench.methods import METHODS
 from qipf.bench.suites import PAPER_METHODS, find
 from qipf.errors import QIPFInputError
-from qipf.methods import METHODS
 
 
 def read(tmp_path, text):

@@ -1,8 +1,8 @@
 import pytest
 
+from qipf.bench.methods import METHODS
 from qipf.bench.suites import BENCH_NETWORKS, SUITES, BenchNetwork, Suite, find
 from qipf.errors import QIPFInputError
-from qipf.methods import METHODS
 
 DIGITS = (BENCH_NETWORKS["digits_mlp"],)
 

@@ -9,6 +9,7 @@ import torch
 
 from qipf.bench import training
 from qipf.bench.datasets import load
+from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import VGG3, DigitsMLP, Recipe, build
 from qipf.bench.training import (
     Epoch,
@@ -20,7 +21,6 @@ from qipf.bench.training import (
     train_ensemble,
 )
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.methods.randomness import seeded
 
 
 def small_data(count: int = 48) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from qipf.report.own import own_page
-from qipf.report.own_study import METHODS, study
+from qipf.io.logits import Block
+from qipf.report.own.page import own_page
+from qipf.report.own.study import METHODS, study
 from qipf.report.page import write_page
-from qipf.tables import Block
 from tests.browser.pages import OpenPage
 from tests.conftest import make_logits
 

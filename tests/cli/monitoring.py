@@ -5,7 +5,7 @@ import os
 import threading
 import time
 
-from tests.test_cli import run
+from tests.cli.test_module import run
 
 WIDTH = 10
 

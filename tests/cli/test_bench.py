@@ -4,7 +4,7 @@ import pytest
 
 from qipf.bench import runner
 from qipf.bench.results import read_results
-from tests.test_cli import run
+from tests.cli.test_module import run
 
 SUITE = """
 networks:

@@ -7,8 +7,8 @@ import onnxruntime
 import pytest
 
 import qipf
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from qipf.cli import main
-from qipf.report.runs import Run
+from qipf.report.run.run import Run
 from tests.report.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]

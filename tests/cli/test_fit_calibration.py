@@ -6,8 +6,8 @@ import numpy as np
 
 import qipf
 from tests.cli.monitoring import WIDTH
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 
 def test_fit_looks_at_the_held_out_width_before_it_fits(monkeypatch, capsys, folder):
@@ -17,7 +17,7 @@ def test_fit_looks_at_the_held_out_width_before_it_fits(monkeypatch, capsys, fol
     def fitted(*_):
         raise AssertionError("it was fitted first")
 
-    monkeypatch.setattr("qipf.estimator.QIPF.partial_fit", fitted)
+    monkeypatch.setattr("qipf.field.estimator.QIPF.partial_fit", fitted)
     code, out, err = run(
         monkeypatch, capsys, "fit", "train.npz", "--calibrate", "held_out.npz", "-o", "mine.qipf"
     )

@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 import qipf
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 TRAIN, TEST = make_logits(300).numpy(), make_logits(40, seed=3).numpy()
 LABELS = (TRAIN + np.random.default_rng(0).normal(scale=3.0, size=TRAIN.shape)).argmax(1)
@@ -176,7 +176,7 @@ def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):
     qipf.save(model, "model.qipf")
     code, out, _ = run(monkeypatch, capsys, "show", "model.qipf")
     assert code == 0
-    assert f"weights {qipf.storage.fingerprint(net)}" in out
+    assert f"weights {qipf.storage.save_load.fingerprint(net)}" in out
     assert "logits, pooling mean" in out
     code, _, _ = run(monkeypatch, capsys, "score", "model.qipf", "test.npz", "-o", "s.npy")
     assert code == 0

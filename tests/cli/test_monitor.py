@@ -14,8 +14,8 @@ import pytest
 import qipf
 from qipf import ShiftMonitor
 from tests.cli.monitoring import interrupted, watched, write
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 
 def test_verdicts_for_people(monkeypatch, capsys, folder):
@@ -112,7 +112,7 @@ def test_a_growing_file_is_followed_until_a_signal_ends_it(
 KILLER = """
 import json, os, random, signal, sys
 from qipf.cli import main
-import qipf.monitor, qipf.storage, qipf.streaming.watching
+import qipf.monitor.monitor, qipf.storage.save_load, qipf.monitor.watch
 chance = random.Random(int(sys.argv[1]))
 for attempt in range(40):
     reading, writing = os.pipe()

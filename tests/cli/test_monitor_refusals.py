@@ -13,10 +13,10 @@ import pytest
 
 import qipf
 from qipf import ShiftMonitor
-from qipf.durable import locked_file
+from qipf.io.atomic import locked_file
 from tests.cli.monitoring import interrupted, watched, write
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_state_that_cannot_be_written_is_told_before_any_line_is_read(
     def read(*_):
         raise AssertionError("it was read first")
 
-    monkeypatch.setattr("qipf.streaming.lines.LineSource.lines", read)
+    monkeypatch.setattr("qipf.monitor.lines.LineSource.lines", read)
     monkeypatch.setattr(*broken)
     found = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
     assert found == (2, [], f"qipf: Cannot write s.qipf: {reason}.\n")

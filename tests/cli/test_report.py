@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.cli.test_module import run
 from tests.conftest import make_logits
-from tests.test_cli import run
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import qipf
-from tests.test_cli import run
+from tests.cli.test_module import run
 
 STORED = Path(__file__).parent.parent / "stored"
 

@@ -17,8 +17,8 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFWarning
-from qipf.export import condensed
-from qipf.storage import fingerprint
+from qipf.field.condensed import condensed
+from qipf.storage.save_load import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
 

@@ -10,7 +10,8 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError
-from qipf.export import checking, onnx_file
+from qipf.export import check as checking
+from qipf.export import onnx as onnx_file
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPFError, QIPFInputError, QIPFNotFittedError
-from tests.test_model import Net
+from tests.network.test_wrapped import Net
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import qipf
 from qipf import LayeredQIPF
 from qipf.layered.mixture import gap
-from qipf.layered.opinions import opinions_of
-from qipf.layered.reading import in_parts
-from qipf.layered.taps import Tap
+from qipf.layered.posteriors import opinions_of
+from qipf.network.features import Tap
+from qipf.network.reading import in_parts
 from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
 
@@ -78,7 +78,7 @@ def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypa
 
 
 def test_centres_times_classes_are_bounded(net, data, monkeypatch):
-    monkeypatch.setattr("qipf.layered.gathering.LARGEST_TABLE", 3 * 25)
+    monkeypatch.setattr("qipf.layered.holdout.LARGEST_TABLE", 3 * 25)
     assert [len(field.units) for field in fitted(net, data).fields_] == [25, 25]
 
 
@@ -207,7 +207,7 @@ def test_dropout_and_batch_norm_are_evaluated():
 
 
 def test_a_network_of_tokens():
-    from tests.layered.test_taps import Tokens
+    from tests.network.test_features import Tokens
 
     torch.manual_seed(0)
     net, random = Tokens(), torch.Generator().manual_seed(0)

@@ -6,8 +6,8 @@ from torch import nn
 
 from qipf import LayeredQIPF, QIPFWarning
 from qipf.layered.mixture import gap
-from qipf.layered.taps import Tap
 from qipf.layered.tuning import FEWEST
+from qipf.network.features import Tap
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 

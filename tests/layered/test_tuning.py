@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from qipf import QIPFWarning
-from qipf.layered import disturbing
-from qipf.layered.gathering import INPUTS, LABELS, Kept
-from qipf.layered.taps import Tap
+from qipf.layered import perturbations as disturbing
+from qipf.layered.holdout import INPUTS, LABELS, Kept
 from qipf.layered.tuning import FEWEST, tuning_sets
+from qipf.network.features import Tap
 
 
 def held(inputs, labels):

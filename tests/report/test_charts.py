@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qipf import QIPFError
-from qipf.bench.evaluation import aurc
+from qipf.metrics.error_detection import aurc
 from qipf.report.charts import (
     BARS,
     CURVE_POINTS,

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from qipf.bench.methods import METHODS
 from qipf.errors import QIPFInputError
-from qipf.methods import METHODS
 from qipf.report.table_formats import render
 from qipf.report.tables import summarise
 from tests.report.test_tables import result

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import qipf
-from qipf import monitor_state
-from qipf.restoring import FORMAT_VERSION
+from qipf.monitor import state as monitor_state
+from qipf.storage.restoring import FORMAT_VERSION
 from tests.conftest import make_logits
 
 HERE = Path(__file__).parent

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qipf.methods.layered import unit_range
-from qipf.methods.randomness import mixed_seed
+from qipf.bench.methods.network import unit_range
+from qipf.bench.methods.randomness import mixed_seed
 
 #: Largest shift of an augmented image, in pixels, each way.
 SHIFT = 4

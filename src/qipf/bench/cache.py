@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from qipf.bench.checkpoints import fingerprint
-from qipf.durable import replaced
-from qipf.methods.layered import LayeredNetwork, Outputs, predict
+from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
+from qipf.io.atomic import replaced
 
 #: Spoilt images that are looked at to tell one corruption from another.
 SAMPLE = 64

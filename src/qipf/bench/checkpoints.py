@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qipf.durable import replaced
 from qipf.errors import QIPFInputError
+from qipf.io.atomic import replaced
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

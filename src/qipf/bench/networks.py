@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from qipf.bench.methods.network import LayeredNetwork
+from qipf.bench.methods.randomness import seeded
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.methods.layered import LayeredNetwork
-from qipf.methods.randomness import seeded
 
 
 @dataclass(frozen=True)

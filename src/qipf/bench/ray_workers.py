@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from qipf.bench.workers import Crew, Setup, Worker
-from qipf.distributed.connecting import RETRIES, cause, cluster, lost, never_began, ray
 from qipf.errors import QIPFError
+from qipf.ray.connection import RETRIES, cause, cluster, lost, never_began, ray
 
 J = TypeVar("J")
 
@@ -20,7 +20,7 @@ FEWER = "What was finished is kept: run again, with fewer jobs."
 
 
 class RayPool(Crew[J]):
-    """At most `count` workers of a cluster (see `qipf.distributed.cluster`), a GPU each for CUDA.
+    """At most `count` workers of a cluster (see `qipf.ray.connection`), a GPU each for CUDA.
 
     Results stream to this process, and this process alone writes them down. The results of a job
     come in one order, so of a job that is begun again those that came already are passed over.

@@ -28,14 +28,14 @@ import torch
 
 from qipf.bench import datasets
 from qipf.bench.datasets import Dataset
+from qipf.bench.methods import SAMPLERS
 from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
 from qipf.bench.scores import pack_all
 from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import Suite, base_name, find
 from qipf.bench.workers import Crew, Pool
-from qipf.durable import locked
 from qipf.errors import QIPFInputError, first_line
-from qipf.methods import SAMPLERS
+from qipf.io.atomic import locked
 from qipf.progress import progress_bar, silence
 
 
@@ -206,7 +206,7 @@ Hire = Callable[[int, Setting], AbstractContextManager[Crew[Job]] | None]
 def _crew(jobs: int | Literal["ray"], address: str | None) -> Hire:
     if jobs == "ray":
         from qipf.bench.ray_workers import RayPool
-        from qipf.distributed.connecting import ray
+        from qipf.ray.connection import ray
 
         ray()  # told now, if it is missing
         return lambda most, setting: RayPool[Job](most, _enlist, _absolute(setting), address)

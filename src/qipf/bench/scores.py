@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.bench.results import Task
-from qipf.durable import replaced
 from qipf.errors import QIPFInputError
+from qipf.io.atomic import replaced
 
 #: Name of the array that says which predictions were wrong.
 WRONG = "wrong"

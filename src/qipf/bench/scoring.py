@@ -26,17 +26,17 @@ from qipf.bench import training
 from qipf.bench.cache import OutputCache, wait_for
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
-from qipf.bench.evaluation import evaluate
+from qipf.bench.methods import Batch, LayeredNetwork, Method
+from qipf.bench.methods.field import Field
+from qipf.bench.methods.layers import Layers
+from qipf.bench.methods.network import unit_range
+from qipf.bench.methods.sampling import PredictiveEntropy, Spread
 from qipf.bench.networks import build
 from qipf.bench.results import Record, Task
 from qipf.bench.scores import ScoreStore
 from qipf.bench.suites import CLEAN, Suite, effective_options
 from qipf.errors import QIPFError
-from qipf.methods import Batch, LayeredNetwork, Method
-from qipf.methods.field import Field
-from qipf.methods.layered import unit_range
-from qipf.methods.layers import Layers
-from qipf.methods.sampling import PredictiveEntropy, Spread
+from qipf.metrics.error_detection import evaluate
 
 #: Images that each method scores unmeasured, so that no first call's set-up is measured.
 WARM_UP = 16

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qipf.bench.corruptions import CORRUPTIONS
+from qipf.bench.methods import METHODS
 from qipf.bench.networks import Recipe
 from qipf.bench.options import checked_options
 from qipf.bench.suites import (
@@ -37,7 +38,6 @@ from qipf.bench.suites import (
     method_options,
 )
 from qipf.errors import QIPFError, QIPFInputError, first_line, unknown_name
-from qipf.methods import METHODS
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ import torch
 
 from qipf.bench import datasets
 from qipf.bench.corruptions import CORRUPTIONS, corrupt
+from qipf.bench.methods import METHODS, ONE_PASS, SAMPLERS, Method, create
 from qipf.bench.networks import NETWORKS, Recipe
 from qipf.bench.options import checked_options
 from qipf.bench.results import Task
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.methods import METHODS, ONE_PASS, SAMPLERS, Method, create
 
 #: The corruption that leaves the images as they are, and its level.
 CLEAN, CLEAN_LEVEL = "none", 0.0
@@ -95,7 +95,7 @@ class Suite:
     ----------
     networks : those that are tried.
     corruptions : the levels of each; None for all that the corruption has.
-    methods : names of `qipf.methods`.
+    methods : names of `qipf.bench.methods`.
     options : what a method is given beyond its defaults, by name; a sampler's options, such as
         ``{"ensemble": {"networks": 5}}``, hold for both of its scores.
     seed : all training, sampling and choosing follows from it.

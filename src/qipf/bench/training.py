@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from qipf.bench.batches import Batches, Plan
 from qipf.bench.checkpoints import Checkpoint, fingerprint
 from qipf.bench.learning import Learner, Replayed, Single, Stacked, Steps, one_cycle
+from qipf.bench.methods.network import LayeredNetwork, fresh_copy, predict
+from qipf.bench.methods.protocol import CleanData
+from qipf.bench.methods.randomness import mixed_seed, seeded
 from qipf.bench.networks import Recipe
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.methods.layered import LayeredNetwork, fresh_copy, predict
-from qipf.methods.protocol import CleanData
-from qipf.methods.randomness import mixed_seed, seeded
 from qipf.progress import progress_bar
 
 __all__ = ["Epoch", "Trainer", "clean_data", "predict", "train", "train_ensemble"]

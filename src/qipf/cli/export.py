@@ -36,9 +36,9 @@ def export(
 
     Example: `qipf export field.qipf --max-centers 500 -o small.onnx`
     """
-    from qipf.durable import checked_output
     from qipf.export import export_field_onnx
-    from qipf.storage import load, load_field
+    from qipf.io.atomic import checked_output
+    from qipf.storage.save_load import load, load_field
 
     checked_output(output, [".onnx"], inputs=[field] if rule is None else [field, rule])
     written = export_field_onnx(

@@ -52,7 +52,7 @@ def sine(
 
     Example: `qipf figure sine -o sine.png`
     """
-    from qipf.report.sine import draw_sine
+    from qipf.report.figures.sine import draw_sine
 
     draw_sine(output, dpi)
     answer(as_json, {"output": output}, f"wrote {output}")
@@ -78,7 +78,7 @@ def severity(
     Example: `qipf figure severity runs/paper --network cifar10_vgg3 --corruption rotation
     --corruption shear --json`
     """
-    from qipf.report.figures import draw_severity
+    from qipf.report.figures.severity import draw_severity
 
     curves = draw_severity(
         run, output, network=network, corruptions=corruption or (), methods=method, dpi=dpi
@@ -105,7 +105,7 @@ def detection(
     Example: `qipf figure detection runs/digits --corruption zoom --level 2 --method qipf
     --method entropy`
     """
-    from qipf.report.figures_detection import draw_detection
+    from qipf.report.figures.detection import draw_detection
 
     found = draw_detection(
         run,
@@ -138,7 +138,7 @@ def field(
 
     Example: `qipf figure field runs/digits --corruption rotation --level 30 -o field.svg`
     """
-    from qipf.report.figures_field import draw_field
+    from qipf.report.figures.field import draw_field
 
     drawn = draw_field(
         run,

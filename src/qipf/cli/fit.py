@@ -73,12 +73,12 @@ def fit(
 
     Example: `qipf fit train.npz --calibrate held_out.npz -o field.qipf`
     """
-    from qipf.durable import checked_output
-    from qipf.estimator import QIPF
+    from qipf.field.estimator import QIPF
+    from qipf.io.atomic import checked_output
+    from qipf.io.logits import open_table, read_table
+    from qipf.io.logits.columns import AUTO
     from qipf.progress import progress_bar
-    from qipf.storage import save
-    from qipf.tables import open_table, read_table
-    from qipf.tables.columns import AUTO
+    from qipf.storage.save_load import save
 
     checked_output(output, inputs=[train, *([] if calibrate is None else [calibrate])])
     field = QIPF(

@@ -15,8 +15,8 @@ import typer
 from qipf.errors import QIPFInputError
 
 if TYPE_CHECKING:
-    from qipf.monitor import ShiftMonitor
-    from qipf.streaming.watching import Report
+    from qipf.monitor.monitor import ShiftMonitor
+    from qipf.monitor.watch import Report
 
 
 def monitor(
@@ -93,9 +93,9 @@ def monitor(
 
     Example: `server | qipf monitor field.qipf --json --metrics-port 9108`
     """
-    from qipf.streaming.lines import LineSource
-    from qipf.streaming.parsing import LineParser
-    from qipf.streaming.watching import Watch
+    from qipf.monitor.lines import LineSource
+    from qipf.monitor.parsing import LineParser
+    from qipf.monitor.watch import Watch
 
     path = None if stream is None or str(stream) == "-" else stream
     if path is None and follow:
@@ -143,7 +143,7 @@ def _signals() -> Iterator[list[int]]:
 @contextmanager
 def _kept_apart(state: Path, inputs: list[Path]) -> Iterator[None]:
     """A place for the state that can be written, and that no other watch writes to meanwhile."""
-    from qipf.durable import checked_output, locked_file
+    from qipf.io.atomic import checked_output, locked_file
 
     checked_output(state, inputs=inputs)
     _try_to_write(state)
@@ -155,8 +155,8 @@ def _monitor(
     field: Path, state: Path | None, window: int | None, alpha: float | None
 ) -> ShiftMonitor:
     """The monitor of an earlier watch, or a new one."""
-    from qipf.monitor import ShiftMonitor
-    from qipf.storage import load_field
+    from qipf.monitor.monitor import ShiftMonitor
+    from qipf.storage.save_load import load_field
 
     loaded = load_field(field)
     if loaded.calibration_ is None:
@@ -192,7 +192,7 @@ def _metrics(port: int | None, address: str) -> Iterator[Callable[[Report], None
     if port is None:
         yield lambda _report: None
         return
-    from qipf.metrics_server import metrics_server
+    from qipf.monitor.prometheus import metrics_server
 
     with metrics_server(port, address) as (take, used):
         _complain(f"metrics on http://{address}:{used}/metrics")

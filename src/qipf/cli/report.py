@@ -11,7 +11,7 @@ from qipf.cli.options import Columns, Json, Labels, answer
 from qipf.errors import QIPFInputError
 
 if TYPE_CHECKING:
-    from qipf.report.own_study import Threshold
+    from qipf.report.own.study import Threshold
 
 
 def report(
@@ -61,7 +61,7 @@ def report(
         for option, value in (("--labels", labels), ("--columns", columns), ("--risk", risk)):
             if value is not None:
                 raise QIPFInputError(f"{option} goes with --train and --test, not with a run.")
-        from qipf.report.run_page import write_run_report
+        from qipf.report.run.page import write_run_report
 
         write_run_report(run, output, data)
         answer(as_json, {"output": output}, f"wrote {output}")
@@ -72,9 +72,9 @@ def report(
         )
     if data is not None:
         raise QIPFInputError("--data goes with a run, not with --train and --test.")
-    from qipf.report.own import write_own_report
-    from qipf.report.own_sections import detection
-    from qipf.tables.columns import AUTO
+    from qipf.io.logits.columns import AUTO
+    from qipf.report.own.page import write_own_report
+    from qipf.report.own.sections import detection
 
     found = write_own_report(train, test, output, columns, AUTO if labels is None else labels, risk)
     limit = found.threshold

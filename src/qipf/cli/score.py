@@ -15,9 +15,9 @@ from qipf.cli.options import Columns, Json, answer
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
-    from qipf.estimator import QIPF
-    from qipf.tables import Scored
-    from qipf.tables.limits import Limit
+    from qipf.field.estimator import QIPF
+    from qipf.scoring import Scored
+    from qipf.scoring.limits import Limit
 
 
 def score(
@@ -79,9 +79,9 @@ def score(
 
     Example: `qipf score field.qipf predictions/ -o scored/ --engine ray --address auto`
     """
-    from qipf.distributed import on_ray
-    from qipf.durable import checked_output
-    from qipf.tables import score_shards, score_table
+    from qipf.io.atomic import checked_output
+    from qipf.ray import on_ray
+    from qipf.scoring import score_shards, score_table
 
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ["local", "ray"])
@@ -109,8 +109,8 @@ def score(
 
 def _judge(path: Path) -> tuple[QIPF, Limit]:
     """The field, and the limit that it calls outliers by."""
-    from qipf.storage import load_field
-    from qipf.tables.limits import judged_by, outlier_limit
+    from qipf.scoring.limits import judged_by, outlier_limit
+    from qipf.storage.save_load import load_field
 
     field = load_field(path)
     limit = outlier_limit(field)

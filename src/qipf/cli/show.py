@@ -22,7 +22,7 @@ def show(
 
     Example: `qipf show field.qipf --json`
     """
-    from qipf.storage import describe
+    from qipf.storage.save_load import describe
 
     told = describe(path)
     answer(as_json, told, "\n".join([f"{path}", *_lines(told)]))
@@ -56,7 +56,7 @@ def _layers_facts(told: dict[str, Any]) -> dict[str, str]:
 
 def _promise(rule: dict[str, Any]) -> dict[str, str]:
     """The rule in the words that `print(rule)` has for it."""
-    from qipf.restoring import rule_of
+    from qipf.storage.restoring import rule_of
 
     action, *rest = str(rule_of(rule)).splitlines()
     return {"rule": "\n".join([action, *(f"{'':16}{line}" for line in rest)])}

@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from qipf.durable import checked_output
-from qipf.errors import QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.estimator import QIPF
-from qipf.export.checking import Expected, expected, expected_of_layers, tried
-from qipf.export.condensing import condensed
-from qipf.export.graph import FieldGraph, ModelGraph
-from qipf.export.layers_graph import LayersGraph
-from qipf.export.onnx_file import OnnxFile, converted, require_exporter, write
+from qipf.calibration.rule import AcceptRule
+from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.export.check import Expected, expected, expected_of_layers, tried
+from qipf.export.onnx import OnnxFile, converted, require_exporter, write
 from qipf.export.program import Example, checked_example, traced
-from qipf.forward import evaluating, unchanged
+from qipf.field.condensed import condensed
+from qipf.field.estimator import QIPF
+from qipf.field.graph import FieldGraph, ModelGraph
+from qipf.io.atomic import checked_output
 from qipf.layered import LayeredQIPF
-from qipf.model import WrappedModel
-from qipf.rule import AcceptRule
+from qipf.layered.graph import LayersGraph
+from qipf.network.forward import evaluating, unchanged
+from qipf.network.wrapped import WrappedModel
+from qipf.validation.not_fitted import QIPFNotFittedError
 
 __all__ = [
     "OnnxFile",
@@ -224,7 +225,7 @@ def _threshold(rule: object) -> float | None:
 
 
 def _version() -> str:
-    from qipf import __version__  # qipf itself imports this module
+    from qipf._version import __version__
 
     return __version__
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.export.graph import ModelGraph
-from qipf.forward import evaluating
+from qipf.field.graph import ModelGraph
+from qipf.network.forward import evaluating
 
 #: Rows of an example that are used.
 ROWS = 16

@@ -5,7 +5,7 @@ r"""One field a class over a layer, all of them in one pass over the centres.
 
 with the masses :math:`m_i` of the centres and their sum :math:`M`.
 On the unit sphere :math:`\|u-u_i\|^2 = 2 - 2\,u\cdot u_i`, so the posterior q is attention whose
-values are the centres' classes. These are not the moments of `qipf.engines`: sums by class, for
+values are the centres' classes. These are not the moments of `qipf.field.engines`: sums by class, for
 several widths from one product a block. A CPU takes many centres tile by tile
 (`qipf.layered.class_sums`).
 """

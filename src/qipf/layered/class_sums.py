@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qipf.engines.contract import blocks
+from qipf.field.engines.base import blocks
 
 #: Scores in a tile: 4 MB stay in a shared cache. Smaller tiles were 5% faster alone, and several
 #: times slower where other programs compete for the cores: threads meet after each step of a tile.

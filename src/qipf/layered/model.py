@@ -12,21 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qipf.arrays import require_finite
-from qipf.engines.contract import full_precision
-from qipf.errors import QIPFInputError, QIPFNotFittedError, unknown_name
-from qipf.forward import NoProbabilities, device_of, evaluating, fingerprint
-from qipf.layered.choosing import chosen_fields
+from qipf.errors import QIPFInputError, unknown_name
+from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
-from qipf.layered.explaining import Explanation, explained
-from qipf.layered.gathering import gathered
+from qipf.layered.explanation import Explanation, explained
+from qipf.layered.holdout import gathered
 from qipf.layered.mixture import gap, mixed
-from qipf.layered.opinions import opinions_of
-from qipf.layered.reading import in_parts, passed
-from qipf.layered.taps import Rows, Tap, checked_taps, chosen_taps
+from qipf.layered.mixture_weights import LEAST, weighed
+from qipf.layered.posteriors import opinions_of
+from qipf.layered.selection import chosen_fields
 from qipf.layered.tuning import tuning_sets
-from qipf.layered.weighing import LEAST, weighed
-from qipf.loading import few_rows, mapped
+from qipf.network.batches import few_rows, mapped
+from qipf.network.features import Rows, Tap, checked_taps, chosen_taps
+from qipf.network.forward import NoProbabilities, device_of, evaluating, fingerprint
+from qipf.network.reading import in_parts, passed
+from qipf.validation.arrays import require_finite
+from qipf.validation.not_fitted import QIPFNotFittedError
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFWarning
-from qipf.layered.disturbing import disturbed, families, strengths
-from qipf.layered.gathering import INPUTS, LABELS, Kept, require_numbers
-from qipf.layered.reading import in_parts
-from qipf.layered.taps import Rows, Tap
+from qipf.layered.holdout import INPUTS, LABELS, Kept, require_numbers
+from qipf.layered.perturbations import disturbed, families, strengths
+from qipf.network.features import Rows, Tap
+from qipf.network.reading import in_parts
 from qipf.progress import progress
 
 #: With fewer examples than this nothing is learned from them.

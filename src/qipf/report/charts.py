@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qipf.errors import QIPFInputError
-from qipf.report.looks import BEST, CHANCE, RIGHT, WRONG, Look, look_of
+from qipf.report.style import BEST, CHANCE, RIGHT, WRONG, Look, look_of
 
 #: Places along a curve that a page keeps.
 CURVE_POINTS = 50

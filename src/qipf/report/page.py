@@ -19,9 +19,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from qipf import __version__
-from qipf.durable import checked_output, replaced
+from qipf._version import __version__
 from qipf.errors import QIPFError, QIPFInputError
+from qipf.io.atomic import checked_output, replaced
 from qipf.report.charts import Choice
 
 #: A page must fit in a mail.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qipf.certifying import fewest
-from qipf.rule import AcceptRule
+from qipf.calibration.fixed_sequence import fewest
+from qipf.calibration.rule import AcceptRule
 
 #: What becomes of the promise when the data changes.
 SHIFT = (

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from qipf.bench.evaluation import HIGHER_IS_BETTER
 from qipf.errors import unknown_name
+from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.tables import Cell, MetricTable, Row, Summary, mark
 
 #: How a metric is called where people read it.

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev, stdev
 
-from qipf.bench.evaluation import HIGHER_IS_BETTER
+from qipf.bench.methods import METHODS
 from qipf.bench.reported import NEAREST, reported, reported_accuracy
 from qipf.bench.results import Record
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.methods import METHODS
+from qipf.metrics.error_detection import HIGHER_IS_BETTER
 
 #: The metrics of the paper's two tables.
 PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")

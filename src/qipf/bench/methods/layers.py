@@ -1,0 +1,67 @@
+"""The fields of all layers as one method among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qipf.bench.methods.network import ROWS, unit_range
+from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
+from qipf.layered import LayeredQIPF
+from qipf.layered.model import MOST_EXAMPLES
+
+
+@dataclass
+class Layers(Method):
+    """`qipf.LayeredQIPF` over the network's own layers; the options are its own.
+
+    It reads the layers in a pass of its own, because the shared outputs are those of the last
+    layers only; a user of `LayeredQIPF` has the prediction from that same pass.
+    """
+
+    max_centers: int = MOST_EXAMPLES
+    reduction: str = "random"
+    max_dimension: int = 128
+    max_tuning: int = 1000
+    name = "qipf_plus"
+    model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
+
+    def fit(self, clean: CleanData) -> Layers:
+        """Build the fields and weigh them, on clean training data and its disturbed copies."""
+        self.model_ = LayeredQIPF(
+            clean.network,
+            max_centers=self.max_centers,
+            reduction=self.reduction,
+            max_dimension=self.max_dimension,
+            max_tuning=self.max_tuning,
+            random_state=clean.seed,
+        ).fit(_batches(clean))
+        return self
+
+    def chosen(self) -> dict[str, Any]:
+        """Which layers it kept, their weights, widths and centres."""
+        model = self._learned(self.model_)
+        assert model.weights_ is not None  # it is fitted
+        softmax, *weights = model.weights_.tolist()
+        return {
+            "softmax_weight": softmax,
+            "layers": {
+                str(tap): {"weight": w, "bandwidth": field.bandwidth, "centers": len(field.units)}
+                for tap, field, w in zip(model.layers_, model.fields_, weights, strict=True)
+            },
+        }
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Log-odds of the network and its layers against the predicted class."""
+        model = self._learned(self.model_)
+        parts = [model.uncertainty(unit_range(part)) for part in batch.images.split(ROWS)]
+        return to_double(torch.cat(parts))
+
+
+def _batches(clean: CleanData) -> Iterator[tuple[Tensor, Tensor]]:
+    for images, labels in zip(clean.images.split(ROWS), clean.labels.split(ROWS), strict=True):
+        yield unit_range(images), labels

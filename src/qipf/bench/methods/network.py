@@ -1,0 +1,109 @@
+"""What a method may know about a network: its layers, its features, its last layer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from qipf.errors import QIPFInputError
+from qipf.network import forward
+
+#: Rows that pass through a network at once when nothing is learned.
+ROWS = 2500
+
+
+class LayeredNetwork(nn.Module):
+    r"""A chain of layers, `body`, and the dense layer that ends it, `head`.
+
+    .. math:: \text{logits}(x) = \text{head}(\text{body}(x))
+
+    The body holds an `nn.Dropout`, of rate 0 where the network trains without one, at every joint:
+    after each convolutional block and before each dense layer. That is where MC-Dropout acts.
+    Images come as floats in [0, 1].
+
+    >>> network = LayeredNetwork([nn.Flatten(), nn.Linear(4, 3), nn.Tanh()], nn.Linear(3, 2))
+    >>> network(torch.zeros(5, 1, 2, 2)).shape, network.features(torch.zeros(5, 1, 2, 2)).shape
+    (torch.Size([5, 2]), torch.Size([5, 3]))
+    """
+
+    def __init__(self, body: Sequence[nn.Module], head: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*body)
+        self.head = head
+
+    def features(self, images: Tensor) -> Tensor:  # (n, C, H, W) -> (n, width)
+        """The activations that the last dense layer reads."""
+        features: Tensor = self.body(images)
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:  # (n, C, H, W) -> (n, classes)
+        """Logits."""
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+
+class Outputs(NamedTuple):
+    """What one pass over some images gives, for every method to share."""
+
+    logits: Tensor  # (n, classes)
+    features: Tensor  # (n, width)
+
+
+def fresh_copy(network: LayeredNetwork) -> LayeredNetwork:
+    """The same architecture with newly drawn weights; the network given stays as it is."""
+    copied = copy.deepcopy(network)
+    for module in copied.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return copied
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients within; afterwards every module's mode as it was."""
+    with forward.evaluating(network), torch.no_grad():
+        yield
+
+
+def unit_range(images: Tensor) -> Tensor:
+    """Bytes become floats in [0, 1]; floats stay as they are.
+
+    >>> unit_range(torch.tensor([0, 255], dtype=torch.uint8))
+    tensor([0., 1.])
+    """
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    if not images.is_floating_point():
+        raise QIPFInputError(
+            f"images must be uint8 (0 to 255) or floating point (0 to 1); got {images.dtype}. "
+            "Convert them with images.to(torch.uint8) or images.float()."
+        )
+    return images
+
+
+def predict(network: LayeredNetwork, images: Tensor, batch_size: int = ROWS) -> Outputs:
+    """Logits and features of all images, in evaluation mode, on the network's device.
+
+    >>> network = LayeredNetwork([nn.Flatten()], nn.Linear(4, 2))
+    >>> predict(network, torch.zeros(3, 1, 2, 2, dtype=torch.uint8)).logits.shape
+    torch.Size([3, 2])
+    """
+    if batch_size < 1:
+        raise QIPFInputError(f"batch_size must be at least 1; got {batch_size}.")
+    device = network.device
+    with evaluating(network):
+        features = torch.cat(
+            [network.features(unit_range(part.to(device))) for part in images.split(batch_size)]
+        )
+        return Outputs(network.head(features), features)

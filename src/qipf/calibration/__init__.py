@@ -1,0 +1,1 @@
+"""From scores to decisions: conformal p-values, accept rules, accuracy estimates."""

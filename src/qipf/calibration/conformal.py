@@ -1,0 +1,146 @@
+"""Conformal p-values: how unusual a prediction is among held-out ones, as a share of them."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qipf.calibration.quantization import rounded
+from qipf.errors import QIPFInputError
+from qipf.metrics.ranking import checked_flags, checked_scores
+from qipf.validation.arrays import given_back
+
+#: Held-out scores that are kept, at most: 8 MiB of them, p-values down to one in a million.
+MOST_SCORES = 2**20
+
+
+class Calibration:
+    r"""Uncertainties of held-out predictions, against which others are ranked.
+
+    With held-out scores :math:`s_1, \dots, s_n` and a new score :math:`s`,
+
+    .. math:: p = \frac{1 + \#\{i : s_i \ge s\}}{n + 1}, \qquad
+              p_u = \frac{\#\{i : s_i > s\} + u\,(1 + \#\{i : s_i = s\})}{n + 1}
+
+    If the new prediction is exchangeable with the held-out ones, then :math:`P(p \le t) \le t` for
+    every :math:`t`, ties or not, and with :math:`u` uniform on (0, 1) the smoothed :math:`p_u` is
+    exactly uniform. Both hold over the draw of the held-out set and the new prediction together;
+    many predictions ranked against the same set share its luck.
+
+    Parameters
+    ----------
+    scores : (n,) uncertainties of held-out predictions, higher = more unusual. Of more than
+        2²⁰ a random part of that size is kept, chosen without looking at the scores: a random
+        part of exchangeable scores is exchangeable, so the p-values stay exact.
+    wrong : (n,) booleans, where the model erred on them; optional, for `qipf.calibration.accuracy`.
+
+    Attributes
+    ----------
+    scores : (n,) the scores, sorted, float64.
+    wrong : (n,) booleans in the same order, or None.
+
+    Examples
+    --------
+    >>> held_out = Calibration([0.1, 0.2, 0.3, 0.4])
+    >>> held_out.p_values([0.05, 0.25, 9.0]).tolist()
+    [1.0, 0.6, 0.2]
+    """
+
+    scores: NDArray[np.float64]
+    wrong: NDArray[np.bool_] | None
+
+    def __init__(self, scores: Any, wrong: Any = None) -> None:
+        values = checked_scores(scores, "scores")
+        if len(values) == 0:
+            raise QIPFInputError("scores is empty: at least one held-out uncertainty is needed.")
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            raise QIPFInputError(
+                f"scores has {len(bad)} entries with NaN or inf (first: entry {bad[0]}). Calibrate "
+                "on predictions with finite uncertainties."
+            )
+        flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
+        if len(values) > MOST_SCORES:
+            kept = np.random.default_rng(0).choice(len(values), MOST_SCORES, replace=False)
+            values, flags = values[kept], None if flags is None else flags[kept]
+        order = np.argsort(values, kind="stable")
+        self.scores = values[order]
+        self.wrong = None if flags is None else flags[order]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __repr__(self) -> str:
+        errors = "" if self.wrong is None else f", {int(self.wrong.sum())} of them wrong"
+        return f"Calibration({len(self)} scores{errors})"
+
+    def p_values(self, scores: Any, uniforms: Any = None) -> Any:  # (n,)
+        """The p-value of each score; small = unusual.
+
+        NaN, which nobody can rank, gets the smallest p-value there is.
+
+        Parameters
+        ----------
+        scores : (n,) uncertainties, an array or a tensor; p-values come back as the same kind.
+        uniforms : (n,) independent uniform numbers in (0, 1), which break ties at random and make
+            the p-values exactly uniform; without them they are conservative.
+        """
+        values = checked_scores(scores, "scores")
+        at_least, above = self._counts(values)
+        if uniforms is None:
+            ranks = 1.0 + at_least
+        else:
+            u = checked_scores(uniforms, "uniforms")
+            if u.shape != values.shape:
+                raise QIPFInputError(
+                    f"uniforms must have shape {values.shape}, one per score, got {u.shape}."
+                )
+            if not ((u > 0) & (u < 1)).all():
+                raise QIPFInputError("uniforms must lie strictly between 0 and 1.")
+            ranks = above + u * (1.0 + at_least - above)
+        return given_back(torch.from_numpy(ranks / (len(self) + 1.0)), scores)
+
+    def _counts(self, values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
+        """How many held-out scores are at least as high as each value, and how many higher."""
+        ranked = np.where(np.isnan(values), np.inf, values)
+        at_least = len(self) - np.searchsorted(self.scores, ranked, side="left")
+        above = len(self) - np.searchsorted(self.scores, ranked, side="right")
+        return at_least, above
+
+    @cached_property
+    def rounded_scores(self) -> NDArray[np.float64]:  # (n,)
+        """The scores, sorted, as others are compared with them batch by batch (`qipf.calibration.quantization`)."""
+        return rounded(self.scores)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short name for exactly these scores (and errors): who was ranked against them says so.
+
+        >>> Calibration([1.0, 2.0]).digest == Calibration([2.0, 1.0]).digest
+        True
+        """
+        digest = hashlib.blake2b(self.scores.astype("<f8").tobytes(), digest_size=16)
+        if self.wrong is not None:
+            digest.update(np.packbits(self.wrong).tobytes())
+        return digest.hexdigest()
+
+
+def calibration_of(reference: Any) -> Calibration:
+    """The held-out scores of a calibrated field, or those given themselves."""
+    if isinstance(reference, Calibration):
+        return reference
+    calibration = getattr(reference, "calibration_", None)
+    if isinstance(calibration, Calibration):
+        return calibration
+    if hasattr(reference, "calibrate"):
+        raise QIPFInputError(
+            "This field is not calibrated. Call field.calibrate(held_out_logits, labels) first."
+        )
+    raise QIPFInputError(
+        f"A calibrated field or a Calibration is needed, got {type(reference).__name__}."
+    )

@@ -1,0 +1,1 @@
+"""The kernel field of logits: moments, potential, modes, uncertainty."""

@@ -1,0 +1,165 @@
+r"""The kernel's width: Silverman's rule, and a factor on it chosen on held-out data.
+
+.. math:: \sigma = \mathrm{factor} \times \bar s \left(\frac{4}{(d+2)N}\right)^{1/(d+4)}
+
+with :math:`\bar s` the mean standard deviation of a dimension. Where true classes are known, the
+factor is the one whose uncertainty best detects the held-out predictions that are nearest to an
+error, by
+
+.. math:: \nu = \begin{cases} +\infty & \text{where the model erred} \\
+                             -(z_{(1)} - z_{(2)}) & \text{where it was right} \end{cases}
+
+with :math:`z_{(1)} \ge z_{(2)}` the two largest logits: all errors, and while those are few, the
+correct predictions whose class leads the next best by least. A network that fits its training data
+well makes too few errors there to choose by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from qipf.errors import QIPFInputError
+from qipf.field.coreset import field_of
+from qipf.field.potential import bare_modes
+from qipf.progress import progress
+
+#: With fewer predictions to detect than this, the ROC-AUC of a factor is mostly luck (its standard
+#: error is about 0.3/√errors, more than the factors differ by), and the likelihood decides.
+FEWEST_ERRORS = 10
+
+#: Fewer errors than this are filled up with near errors: by the same formula the standard error is
+#: then about 0.05. At most one in so many held-out rows is taken, so that near keeps its meaning.
+ENOUGH_ERRORS, ROWS_PER_ERROR = 30, 10
+
+#: Factors tried on Silverman's width: from a quarter to eight times, in steps of √2.
+FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
+
+
+class Choice(NamedTuple):
+    """A chosen factor, and what spoke for it."""
+
+    factor: float
+    criterion: str  # "error detection", "errors and near errors" or "likelihood"
+    scores: dict[float, float]  # by factor: ROC-AUC, or mean log-likelihood
+
+
+def silverman(
+    centers: Tensor,  # (N, d)
+    log_weights: Tensor | None = None,  # (N,)
+    count: float | None = None,
+    spread: float = 0.0,
+) -> float:
+    """Silverman's width for these centres; weighted ones may stand for `count` rows.
+
+    `spread` is how far those rows lie from their centres, in each dimension.
+
+    >>> round(silverman(torch.tensor([[0.0], [1.0], [2.0]])), 4)
+    0.6943
+    """
+    rows = centers.double()
+    largest = float(rows.abs().max()) or 1.0
+    rows = rows / largest  # squares of the largest and smallest numbers stay in range
+    if log_weights is None:
+        deviation = rows.std(0, correction=0)
+    else:
+        weights = torch.softmax(log_weights.double(), 0)
+        deviation = (weights @ (rows - weights @ rows).square()).sqrt()
+    if spread:
+        deviation = torch.hypot(deviation, torch.as_tensor(spread / largest).to(deviation))
+    dimension = rows.shape[1]
+    shrinkage = (4 / ((dimension + 2) * (count or rows.shape[0]))) ** (1 / (dimension + 4))
+    width = float(deviation.mean()) * shrinkage * largest
+    if not 0 < width < float("inf"):
+        raise QIPFInputError(
+            "The rows are all alike, so Silverman's bandwidth is zero. Pass predictions that "
+            "differ from each other, or bandwidth=<positive number>."
+        )
+    return width
+
+
+def choose_factor(
+    centers: Tensor,  # (N, d)
+    held_out: Tensor,  # (H, d), not among the centres
+    nearness: np.ndarray | None,  # (H,) to an error, if known
+    *,
+    width: float,
+    orders: Sequence[int],
+    softening: float,
+    engine: str,
+    log_weights: Tensor | None = None,
+    spread: float = 0.0,
+    factors: Sequence[float] = FACTORS,
+) -> Choice:
+    r"""The factor on `width` whose field judges the held-out predictions best.
+
+    Where `nearness` is known, the best ROC-AUC of the uncertainty in detecting the errors and,
+    while they are few, the near errors (`to_detect`), the likelihood deciding between equals. Where
+    it is not, or those are fewer than ten or leave fewer than ten others, the best mean
+    log-likelihood, :math:`\log\rho - d\log\sigma`. Each factor costs one evaluation of the field.
+    """
+    likelihoods: dict[float, float] = {}
+    detections: dict[float, float] = {}
+    wanted, criterion = (None, "likelihood") if nearness is None else to_detect(nearness)
+    for factor in progress(factors, "choosing the bandwidth"):
+        sigma = factor * width
+        moments = field_of(engine, centers, sigma, log_weights, spread)(held_out)
+        likelihood = moments.log_density.mean() - held_out.shape[1] * np.log(sigma)
+        likelihoods[factor] = float(likelihood)
+        if wanted is not None:
+            # ground energies shift every uncertainty alike: ranks do not need them
+            doubt = bare_modes(moments, sigma, orders, softening).mean(1)
+            detections[factor] = float(roc_auc_score(wanted, doubt.cpu().numpy()))
+    if wanted is not None:
+        best = max(factors, key=lambda factor: (detections[factor], likelihoods[factor]))
+        return Choice(best, criterion, detections)
+    return Choice(max(factors, key=likelihoods.__getitem__), criterion, likelihoods)
+
+
+def nearness_to_error(
+    wrong: np.ndarray,  # (n,) bool: where the model erred
+    logits: Tensor | None = None,  # (n, d), if known
+) -> np.ndarray:  # (n,)
+    r"""How near to an error each prediction came: :math:`\nu` of this module's first lines.
+
+    :math:`-\infty` where the model was right and by how much is not known.
+
+    >>> nearness_to_error(np.array([False, True]), torch.tensor([[3.0, 1.0, 0.5], [0.0, 4.0, 1.0]]))
+    array([-2., inf])
+    >>> nearness_to_error(np.array([False, True]))
+    array([-inf,  inf])
+    """
+    leads = np.full(wrong.shape, np.inf)
+    if logits is not None and logits.shape[1] > 1:
+        best, second = logits.detach().topk(2, dim=1).values.cpu().double().unbind(1)
+        leads = (best - second).numpy()
+        leads[np.isnan(leads)] = np.inf  # infinite logits, where it is a layer that is judged
+    return np.where(wrong, np.inf, -leads)
+
+
+def to_detect(
+    nearness: np.ndarray,  # (H,)
+) -> tuple[np.ndarray | None, str]:  # (H,) bool
+    """The predictions whose detection chooses a factor, and what that criterion is called.
+
+    All errors; if they are fewer than ``min(30, H // 10)``, the nearest to an error besides, until
+    there are so many. Predictions equally near are taken together or not at all, so the order of
+    the rows does not matter. None where they are too few to tell factors apart.
+
+    >>> nearness = -np.arange(150.0)  # no error; leads of 0, 1, 2, …
+    >>> wanted, criterion = to_detect(nearness)
+    >>> int(wanted.sum()), float(nearness[wanted].min()), criterion
+    (15, -14.0, 'errors and near errors')
+    """
+    wrong = np.isposinf(nearness)
+    enough = min(ENOUGH_ERRORS, nearness.size // ROWS_PER_ERROR)
+    first_left_out = np.sort(nearness)[-enough - 1]
+    wanted = wrong | (nearness > first_left_out)
+    if min(wanted.sum(), (~wanted).sum()) < FEWEST_ERRORS:
+        return None, "likelihood"
+    return wanted, "errors and near errors" if (wanted & ~wrong).any() else "error detection"

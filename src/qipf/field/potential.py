@@ -1,0 +1,172 @@
+r"""The potential of the field and its Hermite modes, in closed form.
+
+Everything here is a function of the moments of `qipf.field.engines`: no derivative is taken numerically.
+The wave function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K` and slope
+:math:`S` determine the potential and, by the chain rule, every mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.errors import QIPFInputError
+from qipf.field.engines.base import CEILING, Moments
+
+#: Half the width of a pole of an exact mode, in units of h_p: within it the mode is rounded off.
+POLE = 1e-8
+
+#: Its square and its modes stay in range.
+LARGEST_SOFTENING = 1e100
+
+
+def curvature(
+    moments: Moments,
+    bandwidth: float,
+) -> Tensor:  # (Q,)
+    r"""How sharply the wave function bends, in units of its own height.
+
+    .. math:: K = \frac{\sigma^2}{2}\frac{\nabla^2\psi}{\psi}
+              = \frac{m_2}{4\sigma^2} - \frac{\|m_1\|^2}{8\sigma^2} - \frac{d}{4}
+
+    Bounded below by :math:`S - d/4`. Up to the ground energy it is the potential, the QIPF.
+    """
+    # divided twice: the square of a width may leave the floating-point range
+    bending = (moments.m2 - moments.m1_squared / 2) / (4 * bandwidth) / bandwidth
+    return (bending - moments.dimension / 4).clip(max=CEILING)
+
+
+def slope(
+    moments: Moments,
+    bandwidth: float,
+) -> Tensor:  # (Q,)
+    r"""How steep the wave function is, in units of its own height.
+
+    .. math:: S = \frac{\sigma^2}{2}\frac{\|\nabla\psi\|^2}{\psi^2} = \frac{\|m_1\|^2}{8\sigma^2}
+    """
+    return (moments.m1_squared / (8 * bandwidth) / bandwidth).clip(max=CEILING)
+
+
+def bare_modes(
+    moments: Moments,
+    bandwidth: float,
+    orders: Sequence[int],
+    softening: float = 0.0,
+    *,
+    in_numpy: bool = False,
+) -> Tensor:  # (Q, len(orders))
+    r"""The modes before their ground energies, :math:`V_p - E_p`.
+
+    With :math:`\psi_p = h_p(\psi)`, :math:`h_p = H_p/\sqrt{2^p p!}`,
+
+    .. math::
+        L_p &= \tfrac{\sigma^2}{2}\nabla^2\psi_p = h_p'(\psi)\psi K + h_p''(\psi)\psi^2 S \\
+        G_p &= \tfrac{\sigma^2}{2}\|\nabla\psi_p\|^2 = h_p'(\psi)^2\psi^2 S \\
+        V_p - E_p &= \frac{\psi_p L_p}{\psi_p^2+\epsilon^2}
+                     + \frac{\epsilon^2 G_p}{(\psi_p^2+\epsilon^2)^2}
+
+    and :math:`L_p/\psi_p` for :math:`\epsilon = 0`, with a pole wherever :math:`h_p(\psi) = 0`.
+    Odd orders share a factor :math:`\psi` above and below; it is cancelled before anything is
+    evaluated, so that the modes stay right where :math:`\psi` itself underflows. Closer to a pole
+    than 1e-8 the mode passes through zero from one side's heights to the other's depths, and
+    whatever would leave the floating-point range ends at ±1e300: finite input, finite modes.
+
+    `in_numpy` is for a few rows on the CPU that nobody differentiates: the same arithmetic, in
+    numpy's calls, which cost a fraction of torch's.
+    """
+    if not orders:
+        return moments.log_density.new_zeros(moments.log_density.shape[0], 0)
+    density = torch.exp(moments.log_density)
+    if in_numpy:
+        log_density, m1_squared, m2 = (cast(Any, value.numpy()) for value in moments[:3])
+        arrays = Moments(log_density, m1_squared, m2, moments.dimension)
+        with np.errstate(all="ignore"):
+            columns = _columns(density.numpy(), arrays, bandwidth, orders, softening)
+        modes = torch.from_numpy(np.stack(columns, axis=1))
+    else:
+        modes = torch.stack(_columns(density, moments, bandwidth, orders, softening), dim=1)
+    return torch.nan_to_num(modes, 0.0, CEILING, -CEILING).clamp_(-CEILING, CEILING)
+
+
+def _columns(
+    density: Any, moments: Moments, bandwidth: float, orders: Sequence[int], softening: float
+) -> list[Any]:
+    """Each order's bare mode at ψ² = `density`; in tensors or arrays, whichever it is given."""
+    K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
+    reduced = _reduced_hermite(density, max(orders))
+    bent = K, density * K  # of odd and of even orders
+    steep = density * S
+    return [_bare_mode(p, reduced, density, bent[p % 2 == 0], steep, softening) for p in orders]
+
+
+def _bare_mode(
+    p: int, reduced: list[Any], density: Any, bent: Any, steep: Any, softening: float
+) -> Any:
+    top = math.sqrt(2 * p) * reduced[p - 1] * bent
+    if p >= 2:
+        top = top + 2 * math.sqrt(p * (p - 1)) * reduced[p - 2] * steep
+    if softening == 0.0:
+        return top * (reduced[p] / (reduced[p] * reduced[p] + POLE**2))
+    odd = p % 2 == 1
+    cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
+    softened = reduced[p] * reduced[p] * cancelled + softening**2
+    energy = 2 * p * reduced[p - 1] * reduced[p - 1] * steep
+    if not odd:
+        energy = energy * density
+    return top * reduced[p] * cancelled / softened + softening**2 * energy / (softened * softened)
+
+
+def _reduced_hermite(density: Any, highest: int) -> list[Any]:
+    r"""``h_p(ψ)`` for even p and ``h_p(ψ)/ψ`` for odd p, both polynomials in ψ² = ρ.
+
+    From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`. The first two are
+    numbers, not tensors: what multiplies them costs nothing.
+    """
+    reduced: list[Any] = [1.0, math.sqrt(2)]
+    for p in range(1, highest):
+        step = math.sqrt(2 / (p + 1)) * reduced[p]
+        if p % 2 == 1:
+            step = step * density
+        reduced.append(step - math.sqrt(p / (p + 1)) * reduced[p - 1])
+    return reduced
+
+
+def ground_energies(bare: Tensor) -> Tensor:  # (Q, P) -> (P,)
+    r"""The energies that lift each mode's calmest known place to zero, :math:`E_p = -\min`.
+
+    >>> ground_energies(torch.tensor([[0.5, -2.0], [1.0, 3.0]]))
+    tensor([-0.5000,  2.0000])
+    """
+    return -bare.amin(dim=0)
+
+
+def checked_orders(orders: object) -> tuple[int, ...]:
+    """Mode orders as a tuple of integers ≥ 1.
+
+    >>> checked_orders([1, 2])
+    (1, 2)
+    """
+    listed = isinstance(orders, Sequence | np.ndarray) and not isinstance(orders, str)
+    given: tuple[Any, ...] = tuple(orders) if listed else ()  # type: ignore[arg-type]
+    if not given or not all(isinstance(p, Integral) and int(p) >= 1 for p in given):
+        raise QIPFInputError(
+            f"orders must be integers of at least 1, such as (1, 2, 3, 4), got {orders!r}."
+        )
+    return tuple(int(p) for p in given)
+
+
+def checked_softening(softening: object) -> float:
+    """A softening ε ≥ 0; zero is the exact mode with its poles."""
+    value = float(softening) if isinstance(softening, Real) else math.nan
+    if not 0.0 <= value <= LARGEST_SOFTENING:
+        raise QIPFInputError(
+            f"softening must be a number from 0 to {LARGEST_SOFTENING:g}, got {softening!r}. "
+            "0 gives the exact modes."
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Files: atomic writes, tensor containers, tables of logits."""

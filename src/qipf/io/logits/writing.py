@@ -1,0 +1,123 @@
+"""Writing columns block by block, as a file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from qipf.io.atomic import checked_output, replaced
+from qipf.io.logits.parquet_files import pyarrow
+from qipf.io.logits.reading import KINDS
+
+#: Takes the columns of the next rows by name: values of one length, always under the same names.
+Write = Callable[[Mapping[str, Any]], None]
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Write]:
+    """A function that appends rows; the file appears, or is replaced, when all went well.
+
+    .csv and .parquet go to the disk block by block; the arrays of .npz and .npy are put together
+    in memory first. An .npy holds one array: (n,) for one column, (n, columns) for several.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "scored.csv")
+    >>> with written(path) as write:
+    ...     write({"id": ["a", "b"], "uncertainty": np.array([0.5, 1.25])})
+    >>> path.read_text()
+    'id,uncertainty\\na,0.5\\nb,1.25\\n'
+    """
+    path = checked_output(path, KINDS)
+    kind = path.suffix.lower()
+    if kind == ".parquet":
+        pyarrow()
+    with replaced(path) as file, _WRITERS[kind](file) as write:
+        yield write
+
+
+@contextmanager
+def _csv(file: BinaryIO) -> Iterator[Write]:
+    names: list[str] = []
+
+    def write(columns: Mapping[str, Any]) -> None:
+        text = io.StringIO(newline="")
+        lines = csv.writer(text, lineterminator="\n")
+        if not names:
+            names.extend(columns)
+            lines.writerow(names)
+        lines.writerows(zip(*map(plain, columns.values()), strict=True))
+        file.write(text.getvalue().encode())
+
+    yield write
+
+
+@contextmanager
+def _parquet(file: BinaryIO) -> Iterator[Write]:
+    arrow = pyarrow()
+    with ExitStack() as stack:
+        writer: Any = None
+
+        def write(columns: Mapping[str, Any]) -> None:
+            nonlocal writer
+            rows = arrow.table(dict(columns))
+            if writer is None:
+                writer = stack.enter_context(arrow.parquet.ParquetWriter(file, rows.schema))
+            writer.write_table(rows)
+
+        yield write
+
+
+@contextmanager
+def _npz(file: BinaryIO) -> Iterator[Write]:
+    parts: list[Mapping[str, Any]] = []
+    yield parts.append
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in _joined(parts).items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy.write_array(member, array, allow_pickle=False)
+
+
+@contextmanager
+def _npy(file: BinaryIO) -> Iterator[Write]:
+    parts: list[Mapping[str, Any]] = []
+    yield parts.append
+    arrays = list(_joined(parts).values())
+    npy.write_array(
+        file, arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), allow_pickle=False
+    )
+
+
+def _joined(parts: list[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    return {name: np.concatenate([_array(part[name]) for part in parts]) for name in parts[0]}
+
+
+def _array(column: Any) -> NDArray[Any]:
+    """A column as an array of numbers or of text, never of Python objects."""
+    array = np.asarray(plain(column))
+    if array.dtype == object:
+        return np.array(["" if value is None else str(value) for value in array])
+    return array
+
+
+def plain(column: Any) -> Any:
+    """A column as Python values, whichever library holds it."""
+    if hasattr(column, "to_pylist"):
+        return column.to_pylist()
+    return column.tolist() if hasattr(column, "tolist") else column
+
+
+_WRITERS: dict[str, Callable[[BinaryIO], AbstractContextManager[Write]]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    ".npy": _npy,
+    ".npz": _npz,
+}

@@ -1,0 +1,188 @@
+r"""Why a prediction is doubted: which layers think otherwise, and by which training examples.
+
+The mixture's mass off the predicted class k is a sum over the opinions, so that the doubt has
+shares that sum to one:
+
+.. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
+          \text{doubt}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qipf.layered.class_field import ClassField
+from qipf.layered.mixture import gap, mixed
+from qipf.network.features import Rows, Tap
+
+#: The network's own opinion, by name among the layers'.
+SOFTMAX = "softmax"
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What the softmax or a layer thinks of one input."""
+
+    name: str  # "softmax", or the layer
+    weight: float  # in the mixture
+    label: int  # the class that it prefers
+    confidence: float  # the probability that it gives that class
+    support: float  # the probability that it gives the predicted class
+    doubt: float  # its share of the mixture's mass off the predicted class
+
+
+@dataclass(frozen=True)
+class Neighbor:
+    """A training example near an input, in the layer that doubts most.
+
+    In a coreset, the example that is nearest to a weighted centre near the input; then the cosine
+    is the centre's.
+    """
+
+    index: int  # in the loader's order, from 0
+    label: int  # its true class
+    cosine: float  # 1 = the same direction
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why one prediction is, or is not, to be trusted; `str` puts it into words."""
+
+    label: int  # the predicted class
+    uncertainty: float
+    probability: float  # that the network and its layers together give the predicted class
+    opinions: tuple[Opinion, ...]  # the softmax's first, then the layers' in order
+    doubting: str | None  # the layer that doubts most; None without layers
+    rival: int | None  # the strongest other class in that layer
+    nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
+    nearest_rival: tuple[Neighbor, ...]  # and of the rival
+
+    @property
+    def disagreeing(self) -> tuple[str, ...]:
+        """Who prefers another class than the predicted one."""
+        return tuple(o.name for o in self.opinions if o.label != self.label)
+
+    def __str__(self) -> str:
+        against = ", ".join(self.disagreeing) or "none"
+        wide = max(len(opinion.name) for opinion in self.opinions)
+        lines = [
+            f"class {self.label}, uncertainty {self.uncertainty:.3g}: the network and its layers "
+            f"give it {self.probability:.1%}",
+            f"  prefer another class: {against}",
+            f"  {'opinion':<{wide}}  weight  prefers            class {self.label:<5}  doubt",
+        ]
+        for o in self.opinions:
+            prefers = f"class {o.label} ({o.confidence:.1%})"
+            lines.append(
+                f"  {o.name:<{wide}}  {o.weight:>6.1%}  {prefers:<17}  {o.support:>11.1%}  "
+                f"{o.doubt:>5.1%}"
+            )
+        if self.doubting is not None:
+            lines.append(f"  nearest training examples in {self.doubting}, which doubts most:")
+            lines += _listed(self.label, self.nearest)
+            lines += [] if self.rival is None else _listed(self.rival, self.nearest_rival)
+        return "\n".join(lines)
+
+
+def _listed(label: int, found: tuple[Neighbor, ...]) -> list[str]:
+    shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in found)
+    return [f"    of class {label}: {shown or 'none'}"]
+
+
+def explained(
+    logits: Tensor,  # (n, classes)
+    rows: Rows,
+    opinions: Tensor,  # (n, 1 + layers, classes)
+    weights: Tensor,  # (1 + layers,)
+    fields: Mapping[Tap, ClassField],
+    count: int,
+) -> list[Explanation]:
+    """One explanation a prediction, with `count` neighbours of either class."""
+    predicted = logits.argmax(1)
+    probabilities = mixed(opinions, weights)
+    own = predicted[:, None, None].expand(-1, opinions.shape[1], 1)
+    others = opinions.scatter(2, own, 0.0)
+    against = others.sum(2)  # (n, 1 + layers) mass off the predicted class: not lost near one
+    doubt = doubts(against, weights)
+    confidence, preferred = opinions.max(2)
+    names = [SOFTMAX, *map(str, fields)]
+    told = (weights.expand_as(doubt), preferred, confidence, opinions.gather(2, own)[..., 0], doubt)
+    rows_of_opinions = zip(*(part.tolist() for part in told), strict=True)
+    columns = zip(
+        predicted.tolist(),
+        gap(probabilities, predicted).tolist(),
+        probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
+        rows_of_opinions,
+        _beside(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
+        strict=True,
+    )
+    return [
+        Explanation(
+            label,
+            uncertainty,
+            probability,
+            tuple(Opinion(*values) for values in zip(names, *lists, strict=True)),
+            *beside,
+        )
+        for label, uncertainty, probability, lists, beside in columns
+    ]
+
+
+def doubts(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)
+    """Every opinion's share of the mass off the predicted class; the weights where there is none.
+
+    >>> doubts(torch.tensor([[0.1, 0.3], [0.0, 0.0]]), torch.tensor([0.75, 0.25]))
+    tensor([[0.5000, 0.5000], [0.7500, 0.2500]])
+    """
+    parts = against * weights
+    total = parts.sum(1, keepdim=True)
+    return torch.where(total > 0, parts / total, weights)
+
+
+Beside = tuple[str | None, int | None, tuple[Neighbor, ...], tuple[Neighbor, ...]]
+
+
+def _beside(
+    rows: Rows,
+    predicted: Tensor,  # (n,)
+    others: Tensor,  # (n, layers, classes) the layers' opinions on the other classes
+    doubt: Tensor,  # (n, layers)
+    fields: Mapping[Tap, ClassField],
+    count: int,
+) -> list[Beside]:
+    """For each input: the layer that doubts most, its rival class, and neighbours of both."""
+    found: list[Beside] = [(None, None, (), ())] * len(predicted)
+    if not fields:
+        return found
+    # layers of equal share, as those of no weight: the one with most mass off the class
+    top = doubt == doubt.amax(1, keepdim=True)
+    doubting = torch.where(top, others.sum(2), -1.0).argmax(1)
+    for number, (tap, field) in enumerate(fields.items()):
+        chosen = (doubting == number).nonzero()[:, 0]
+        if not len(chosen):
+            continue
+        near, own, rival = rows[tap][chosen], predicted[chosen], others[chosen, number].argmax(1)
+        pairs = [_neighbors(field, near, classes, count) for classes in (own, rival)]
+        for i, label, *neighbors in zip(chosen.tolist(), rival.tolist(), *pairs, strict=True):
+            found[i] = (str(tap), label, *neighbors)
+    return found
+
+
+def _neighbors(
+    field: ClassField, rows: Tensor, classes: Tensor, count: int
+) -> list[tuple[Neighbor, ...]]:
+    centers, cosines = field.nearest(rows, classes, count)
+    return [
+        tuple(
+            Neighbor(int(field.examples[center]), label, cosine)
+            for center, cosine in zip(near, similar, strict=True)
+            if cosine > -2  # what the class has too few centres for is at -inf
+        )
+        for near, similar, label in zip(
+            centers.tolist(), cosines.tolist(), classes.tolist(), strict=True
+        )
+    ]

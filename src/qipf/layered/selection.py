@@ -1,0 +1,169 @@
+"""The fields of the layers, their metrics chosen by what they make of labelled rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from qipf.errors import QIPFWarning
+from qipf.field.bandwidth import silverman
+from qipf.field.coreset import coreset
+from qipf.layered.class_field import ClassField
+from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.metric import Metric, Scatter, unit_length
+from qipf.layered.tuning import Tuning
+from qipf.network.features import Tap
+from qipf.progress import progress
+
+#: Shrinkages that are tried.
+SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
+
+#: Factors on Silverman's width: three first, then the two beside the best of them.
+COARSE, FINE = (1.4, 2.8, 5.6), 2**0.5
+
+#: Rows that every trial is judged by, at most; centres of a field on trial, and rows that a metric
+#: is made of.
+MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
+
+#: No row speaks louder than this against a trial.
+DEEPEST = -12.0
+
+#: Rows whose mean deviation in a direction of the unit sphere is smaller are all alike.
+ALIKE = 1e-6
+
+
+def chosen_fields(
+    centers: Kept,
+    tuning: Tuning,
+    taps: Sequence[Tap],
+    classes: int,
+    dimension: int,
+    condensed: int | None = None,
+) -> dict[Tap, ClassField]:
+    """The field of every layer whose rows differ, of all its rows or `condensed` to fewer."""
+    fields: dict[Tap, ClassField] = {}
+    labels = centers.values[LABELS].to(tuning.labels.device)
+    examples = torch.from_numpy(centers.places)
+    for tap in progress(taps, "choosing fields"):
+        rows = centers.values[tap].to(labels.device)
+        others = {name: found[tap] for name, (_, found) in tuning.sets.items()}
+        chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
+        if chosen is None:
+            warnings.warn(
+                f"{tap} gives every training input the same numbers and is left out.",
+                QIPFWarning,
+                stacklevel=3,
+            )
+            continue
+        metric, width = chosen
+        field = ClassField(metric, metric(rows), labels, classes, width, examples)
+        if condensed is not None and condensed < len(rows):
+            field = condensed_field(field, condensed)
+        fields[tap] = field
+    known = set(labels.tolist())
+    missing = [str(label) for label in range(classes) if label not in known]
+    if missing:
+        several = len(missing) > 1
+        warnings.warn(
+            f"There are no training examples of class{'es' if several else ''} "
+            f"{', '.join(missing)}, so the layers leave {'them' if several else 'it'} to the "
+            "softmax.",
+            QIPFWarning,
+            stacklevel=3,
+        )
+    return fields
+
+
+def condensed_field(field: ClassField, size: int) -> ClassField:
+    """At most `size` weighted centres in the place of all, each class by its share of them.
+
+    A class has one at least, so that there can be more where there are many small classes.
+    """
+    units, masses, labels, examples = [], [], [], []
+    for label in field.labels.unique().tolist():
+        members = (field.labels == label).nonzero()[:, 0]
+        own = field.units[members]
+        # cells without their spread, not fitted to a width: which width it will have is still open
+        small = coreset(own, max(1, size * len(members) // len(field.units)))
+        found = unit_length(small.centers.to(own))
+        nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])
+        units.append(found)
+        masses.append(small.weights.to(own))
+        labels.append(field.labels[members][: len(found)])
+        examples.append(field.examples[members[nearest].cpu()])
+    return ClassField(
+        field.metric,
+        torch.cat(units),
+        torch.cat(labels),
+        field.classes,
+        field.bandwidth,
+        torch.cat(examples),
+        torch.cat(masses),
+    )
+
+
+def chosen_metric(
+    rows: Tensor,  # (N, D) the layer's rows of the centres
+    labels: Tensor,  # (N,)
+    tuning: Mapping[str, Tensor],  # set -> (n, D) other rows of the layer
+    tuning_labels: Tensor,  # (n,)
+    classes: int,
+    dimension: int,
+    shrinkages: Sequence[float] = SHRINKAGES,
+) -> tuple[Metric, float] | None:
+    """Metric and width of the likeliest of the tried fields, each set counting the same.
+
+    The fields on trial have the first of the centres only, which are in random order. Without
+    tuning rows, the middle shrinkage and width. None where the rows are all alike.
+    """
+    step = max(1, -(-len(tuning) * len(tuning_labels) // MOST_ROWS))
+    sets = [shown[::step] for shown in tuning.values()]
+    truth = tuning_labels[::step]
+    few = rows[:TRIED_CENTERS], labels[:TRIED_CENTERS]
+    best: tuple[float, Metric, float] | None = None
+    for gain_free in (False, True):
+        scatter = Scatter(rows[:METRIC_ROWS], labels[:METRIC_ROWS], gain_free)
+        for shrinkage in shrinkages if sets else shrinkages[len(shrinkages) // 2 :][:1]:
+            metric = scatter.metric(shrinkage, dimension)
+            found = _best_width(metric, *few, sets, truth, classes)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = found[0], metric, found[1]
+    return None if best is None else best[1:]
+
+
+def _best_width(
+    metric: Metric,
+    rows: Tensor,
+    labels: Tensor,
+    sets: list[Tensor],
+    truth: Tensor,
+    classes: int,
+) -> tuple[float, float] | None:  # likelihood, width
+    units = metric(rows)
+    if float(units.std(0, correction=0).mean()) < ALIKE:
+        return None
+    width = silverman(units)
+    if not sets:
+        return 0.0, COARSE[len(COARSE) // 2] * width
+    field = ClassField(metric, units, labels, classes, width, torch.arange(len(units)))
+    told = _likelihoods(field, sets, truth, width, COARSE)
+    middle = max(told, key=lambda factor: told[factor])
+    told |= _likelihoods(field, sets, truth, width, (middle / FINE, middle * FINE))
+    factor = max(told, key=lambda factor: told[factor])
+    return told[factor], factor * width
+
+
+def _likelihoods(
+    field: ClassField, sets: list[Tensor], truth: Tensor, width: float, factors: tuple[float, ...]
+) -> dict[float, float]:
+    """Mean log-posterior of the truth, by factor on the width."""
+    told = dict.fromkeys(factors, 0.0)
+    for rows in sets:
+        found = field.judged(rows, [factor * width for factor in factors])
+        for factor, judged in zip(factors, found, strict=True):
+            own = judged.posterior.gather(1, truth[:, None]).log().clamp(min=DEEPEST)
+            told[factor] += float(own.double().mean()) / len(sets)
+    return told

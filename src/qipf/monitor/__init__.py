@@ -1,0 +1,1 @@
+"""Watching a stream of predictions for distribution shift."""

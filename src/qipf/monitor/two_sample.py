@@ -1,0 +1,63 @@
+"""The last predictions of a stream beside held-out ones: how far apart, whatever the verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import kolmogorov
+
+from qipf.calibration.conformal import Calibration
+from qipf.calibration.quantization import rounded
+
+
+@dataclass(frozen=True)
+class WindowStatistics:
+    """Two-sample comparison of a window with the held-out scores.
+
+    These tell the size of a difference. Their p-value is for a single look at a window chosen
+    beforehand: to watch a stream, go by the monitor's evidence.
+    """
+
+    count: int  # predictions in the window
+    ks: float  # Kolmogorov-Smirnov: the largest difference of the two distribution functions
+    ks_p_value: float  # asymptotic
+    superiority: float  # P(a prediction of the window is more uncertain than a held-out one)
+    mean_p: float  # of the conformal p-values; about 1/2 for data like the held-out set
+    abstained: int  # predictions of the window that must not be acted on
+
+
+def window_statistics(
+    calibration: Calibration,
+    scores: NDArray[np.float64],  # (n,)
+    abstained: int,
+) -> WindowStatistics:
+    r"""Compare the scores of a window with the held-out ones; NaN counts as the highest.
+
+    .. math:: D = \sup_s |F_{\text{window}}(s) - F_{\text{held out}}(s)|, \qquad
+              A = P(W > H) + \tfrac12 P(W = H)
+
+    :math:`D` is the Kolmogorov-Smirnov statistic, :math:`A` the Mann-Whitney statistic as a share:
+    1/2 without a difference, 1 when every prediction of the window is more uncertain. Scores are
+    compared as `qipf.calibration.quantization` leaves them.
+    """
+    m, n = len(scores), len(calibration)
+    if m == 0:
+        return WindowStatistics(0, 0.0, 1.0, 0.5, 0.5, 0)
+    ordered, held_out = np.sort(rounded(scores)), calibration.rounded_scores
+    below = np.searchsorted(held_out, ordered, side="left")
+    up_to = np.searchsorted(held_out, ordered, side="right")
+    # the extremes lie just before or at a score of the window; equal ones count together
+    before = np.searchsorted(ordered, ordered, side="left") / m - below / n
+    at = np.searchsorted(ordered, ordered, side="right") / m - up_to / n
+    ks = float(max(np.abs(before).max(), np.abs(at).max()))
+    return WindowStatistics(
+        count=m,
+        ks=ks,
+        ks_p_value=float(kolmogorov(math.sqrt(m * n / (m + n)) * ks)),
+        superiority=float((below + up_to).mean() / (2 * n)),
+        mean_p=float((1 + n - below).mean() / (n + 1)),
+        abstained=abstained,
+    )

@@ -1,0 +1,1 @@
+"""Running a network and reading its layers."""

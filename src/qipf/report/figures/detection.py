@@ -1,0 +1,128 @@
+"""Errors detected at one level: the paper's Figure 3 (b to d), for any run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import precision_recall_curve, roc_curve
+
+from qipf.errors import QIPFError
+from qipf.metrics.error_detection import pr_auc, roc_auc
+from qipf.report.charts import histogram_chart
+from qipf.report.figures.drawing import DPI, drawing
+from qipf.report.figures.severity import draw_bars, line_style, shared_legend
+from qipf.report.run.run import Run, Scores, level_text
+from qipf.report.style import CHANCE, RIGHT, WRONG, look_of
+
+COLUMNS = 4
+
+#: Curves of thousands of points carry a marker at every such part of the picture's diagonal.
+MARK_EVERY = 0.12
+
+
+def draw_detection(
+    folder: Path | str,
+    path: Path,
+    *,
+    network: str | None = None,
+    corruption: str,
+    level: float,
+    methods: Sequence[str] | None = None,
+    seed: int | None = None,
+    dpi: int = DPI,
+) -> dict[str, Any]:
+    """Draw, for each method, uncertainty of right and wrong predictions; then ROC and PR curves.
+
+    Without `methods`: the paper's, or all of the run if it has none of these. The error rate and
+    the areas under the curves are returned.
+    """
+    run = Run(folder)
+    chosen = run.network(network)
+    level = run.level(chosen, run.corruption(chosen, corruption), level)
+    names = run.chosen_methods(methods or run.paper_methods)
+    scores, wrong = _kept(run, chosen, corruption, level, names, seed)
+    cells = len(names) + 2
+    columns = min(COLUMNS, cells)
+    rows = -(-cells // columns)
+    with drawing(
+        path, width=2.9 * columns, height=2.4 * rows + 0.7, rows=rows, columns=columns, dpi=dpi
+    ) as axes:
+        places = [axis for row in axes for axis in row]
+        for axis, name in zip(places, names, strict=False):
+            _draw_histogram(axis, name, scores[name], wrong)
+        places[0].legend(fontsize=7)
+        _draw_roc(places[len(names)], scores, wrong)
+        _draw_pr(places[len(names) + 1], scores, wrong)
+        for unused in places[cells:]:
+            unused.axis("off")
+        figure = places[0].figure
+        where = level_text(corruption, level)
+        title = where if where == "clean" else f"{corruption}, {where}"
+        figure.suptitle(f"{chosen}, {title}: {wrong.mean():.1%} wrong", fontsize=11)
+        shared_legend(figure, places[len(names)], columns=4)
+    return {
+        "error_rate": float(wrong.mean()),
+        "roc_auc": {name: roc_auc(values, wrong) for name, values in scores.items()},
+        "pr_auc": {name: pr_auc(values, wrong) for name, values in scores.items()},
+    }
+
+
+def _kept(
+    run: Run,
+    network: str,
+    corruption: str,
+    level: float,
+    methods: Sequence[str],
+    seed: int | None,
+) -> tuple[Scores, NDArray]:
+    scores, wrong = run.scores(network, corruption, seed).get(level, ({}, np.zeros(0, bool)))
+    missing = [name for name in methods if name not in scores]
+    if missing:
+        raise QIPFError(
+            f"The run kept no uncertainties of {', '.join(missing)} on {network} under "
+            f"{corruption} {level:g}. Run it with --keep-scores."
+        )
+    if wrong.all() or not wrong.any():
+        kind = "wrong" if wrong.all() else "right"
+        raise QIPFError(
+            f"All predictions of {network} under {corruption} {level:g} are {kind}: there is "
+            "nothing to tell apart. Choose another level."
+        )
+    return {name: scores[name] for name in methods}, wrong
+
+
+def _draw_histogram(axis: Any, name: str, scores: NDArray, wrong: NDArray) -> None:
+    chart = histogram_chart(scores, wrong, name)
+    for series, look in zip(chart.series, (RIGHT, WRONG), strict=True):
+        draw_bars(axis, series.y, series.x, look, series.name)
+    axis.set_title(f"{name} (ROC-AUC {roc_auc(scores, wrong):.2f})", fontsize=9)
+    axis.set_xlabel("uncertainty")
+    axis.set_ylabel("share of its kind")
+
+
+def _draw_roc(axis: Any, scores: Scores, wrong: NDArray) -> None:
+    axis.plot([0, 1], [0, 1], label="chance", **line_style(CHANCE, markers=False))
+    for name, values in scores.items():
+        false, true, _ = roc_curve(wrong, values)
+        label = f"{name} ({roc_auc(values, wrong):.2f} / {pr_auc(values, wrong):.2f})"
+        axis.plot(false, true, label=label, markevery=MARK_EVERY, **line_style(look_of(name)))
+    axis.set_title("ROC curves (below: areas, ROC / PR)", fontsize=9)
+    axis.set_xlabel("right predictions flagged")
+    axis.set_ylabel("errors found")
+
+
+def _draw_pr(axis: Any, scores: Scores, wrong: NDArray) -> None:
+    axis.axhline(wrong.mean(), **line_style(CHANCE, markers=False))
+    for name, values in scores.items():
+        precision, recall, _ = precision_recall_curve(wrong, values)
+        # the last point (recall 0) is a convention, not a threshold
+        style = line_style(look_of(name)) | {"drawstyle": "steps-pre", "markevery": MARK_EVERY}
+        axis.plot(recall[:-1], precision[:-1], **style)
+    axis.set_ylim(0, 1.02)
+    axis.set_title("Precision-recall curves", fontsize=9)
+    axis.set_xlabel("errors found (recall)")
+    axis.set_ylabel("errors among flagged")

@@ -1,0 +1,87 @@
+"""The field of a sine wave: the paper's Figure 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qipf.field import engines
+from qipf.field.potential import bare_modes, curvature, ground_energies
+from qipf.report.figures.drawing import DPI, drawing, graded
+
+FREQUENCY = 50.0  # Hz
+RATE = 10_000.0  # samples a second
+SAMPLES = 1_000  # five whole periods
+ORDERS = (2, 4, 6, 8, 10, 12, 14, 16)
+SOFTENING = 0.1
+BANDWIDTHS = (0.15, 0.3, 0.5)
+
+
+@dataclass(frozen=True)
+class SineField:
+    """Density, potential and modes of the wave's amplitudes along a line."""
+
+    bandwidth: float
+    places: np.ndarray  # (P,) in (-2, 2)
+    density: np.ndarray  # (P,) ρ, the IPF
+    potential: np.ndarray  # (P,) V_s, the QIPF
+    modes: np.ndarray  # (P, 8) V_p of orders 2, 4, …, 16
+
+
+def sine_field(bandwidth: float, places: int = 801) -> SineField:
+    """The field at evenly spaced places of (-2, 2).
+
+    >>> field = sine_field(0.3)
+    >>> bool(abs(field.places[field.density.argmax()]) > 0.5)  # densest near the turning points
+    True
+    """
+    wave = np.sin(2 * np.pi * FREQUENCY * np.arange(SAMPLES) / RATE)
+    line = np.linspace(-2, 2, places + 2)[1:-1]
+    field = engines.create("reference", torch.from_numpy(wave)[:, None], bandwidth)
+    inside, along = field(torch.from_numpy(wave)[:, None]), field(torch.from_numpy(line)[:, None])
+    ground = float(curvature(inside, bandwidth).min())
+    energies = ground_energies(bare_modes(inside, bandwidth, ORDERS, SOFTENING))
+    modes = bare_modes(along, bandwidth, ORDERS, SOFTENING) + energies
+    return SineField(
+        bandwidth=bandwidth,
+        places=line,
+        density=along.log_density.exp().numpy(),
+        potential=(curvature(along, bandwidth) - ground).numpy(),
+        modes=modes.numpy(),
+    )
+
+
+def draw_sine(path: Path, dpi: int = DPI) -> None:
+    """Draw the three fields side by side into one picture (PNG, PDF or SVG by the name)."""
+    with drawing(
+        path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row", dpi=dpi
+    ) as axes:
+        for column, bandwidth in enumerate(BANDWIDTHS):
+            field = sine_field(bandwidth)
+            _draw_field(axes[0][column], field)
+            _draw_modes(axes[1][column], field)
+        axes[0][0].set_ylabel("share of its maximum")
+        axes[1][0].set_ylabel("mode, share of its maximum")
+        axes[0][0].legend(loc="upper center")
+        axes[1][2].legend(title="order", loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_field(axis: Any, field: SineField) -> None:
+    axis.plot(field.places, field.density / field.density.max(), "--", color="black", label="IPF")
+    potential = field.potential / field.potential.max()
+    axis.plot(field.places, potential, ":", color="#d55e00", linewidth=2.2, label="QIPF")
+    axis.axvspan(-1, 1, color="black", alpha=0.06, linewidth=0)
+    axis.set_title(f"kernel width {field.bandwidth:g}")
+
+
+def _draw_modes(axis: Any, field: SineField) -> None:
+    for mode, order in zip(field.modes.T, ORDERS, strict=True):
+        color = graded(ORDERS.index(order) / (len(ORDERS) - 1))
+        axis.plot(field.places, mode / mode.max(), color=color, label=f"{order}")
+    axis.axvspan(-1, 1, color="black", alpha=0.06, linewidth=0)
+    axis.set_xlabel("amplitude (the wave spans the shaded part)")
+    axis.set_xlim(-2, 2)

@@ -1,0 +1,97 @@
+"""A run's network as it was trained, with its field and its data: for pictures of predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qipf.bench.corruptions import corrupt
+from qipf.bench.datasets import Dataset, load
+from qipf.bench.methods import Batch
+from qipf.bench.methods.field import Field
+from qipf.bench.methods.network import unit_range
+from qipf.bench.scoring import Contender, Setting
+from qipf.bench.suites import CLEAN, BenchNetwork, Suite
+from qipf.errors import QIPFInputError
+from qipf.field.estimator import QIPF
+from qipf.report.run.run import Run
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a network says of some test images at one level."""
+
+    images: Tensor  # (n, C, H, W) in [0, 1]
+    logits: NDArray  # (n, classes)
+    predicted: NDArray  # (n,)
+
+
+def checkpoint_of(run: Run, network: str, seed: int | None = None) -> Path:
+    """Where a run keeps a trained network."""
+    chosen = run.seed(network, seed)
+    return run.folder_of(network, chosen) / "networks" / f"seed{chosen}" / network / "network.pt"
+
+
+class TrainedNetwork:
+    """A network of a run, read from its checkpoint; it is never trained here."""
+
+    def __init__(
+        self, run: Run, network: str, data: Path | str | None = None, seed: int | None = None
+    ) -> None:
+        chosen = run.seed(network, seed)
+        home = run.folder_of(network, chosen)
+        checkpoint = checkpoint_of(run, network, chosen)
+        if not checkpoint.is_file():
+            raise QIPFInputError(
+                f"{home} does not hold the trained {network} ({checkpoint.name} is missing). "
+                "Use the folder in which the run was made."
+            )
+        self.has_field = False
+        suite = self._suite(run, network, chosen)
+        folder = None if data is None else Path(data)
+        self.dataset: Dataset = load(suite.networks[0].dataset, folder, download=False)
+        setting = Setting(suite, home, "cpu", folder, keep_scores=False)
+        self._contender = Contender(setting, network, self.dataset)
+
+    def _suite(self, run: Run, network: str, seed: int) -> Suite:
+        """As much of the suite as the results tell of it."""
+        own = [r for r in run.records if (r["network"], r["seed"]) == (network, seed)]
+        made = own[0]["parameters"]
+        options = [r["parameters"]["options"] for r in own if r["method"] == "qipf"]
+        self.has_field = bool(options)
+        return Suite(
+            "reported",
+            (BenchNetwork(network, own[0]["dataset"], made["network"], made["recipe"]),),
+            options={"qipf": options[0]} if options else {},
+            seed=seed,
+        )
+
+    @cached_property
+    def field(self) -> QIPF:
+        """The field over the network's training logits, fitted as in the run."""
+        method = self._contender.method("qipf")
+        assert isinstance(method, Field)
+        assert method.field_ is not None
+        return method.field_
+
+    @property
+    def labels(self) -> NDArray:  # (n,)
+        """True classes of the test images."""
+        return self.dataset.test_labels.numpy()
+
+    def predict(self, corruption: str, level: float, rows: NDArray | None = None) -> Predictions:
+        """The network's answers on test images (those of `rows`, or all) at one level."""
+        chosen = self.dataset.test_images
+        if rows is not None:
+            chosen = chosen[torch.from_numpy(np.asarray(rows, np.int64))]
+        images = unit_range(chosen)
+        if corruption != CLEAN:
+            images = corrupt(images, corruption, level)
+        batch = Batch.of(self._contender.network, images)
+        return Predictions(images, batch.logits.numpy(), batch.predicted.numpy())

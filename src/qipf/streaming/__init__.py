@@ -1,1 +1,0 @@
-"""Predictions that arrive line by line: read, judged and watched in constant memory."""

@@ -1,0 +1,1 @@
+"""Checks of arguments at the public interface."""

@@ -1,0 +1,162 @@
+"""What every registered method must keep to."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+import torch
+
+from qipf.bench.methods import METHODS, Batch, CleanData, Method, create
+from qipf.errors import QIPFInputError
+from qipf.validation.not_fitted import QIPFNotFittedError
+
+#: Fewer passes and epochs than the defaults, to be quick; the same for both scores of a sampler.
+QUICK = {
+    "mc_dropout": {"passes": 30},
+    "mc_dropout_ll": {"passes": 30},
+    "svi": {"epochs": 10, "passes": 30},
+    "svi_ll": {"epochs": 10, "passes": 30},
+    "ensemble": {"networks": 3},
+}
+NEEDS_NO_FIT = {"softmax", "entropy", "max_logit", "energy"}
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def quick(name: str) -> Method:
+    return create(name, **QUICK.get(name.removesuffix("_entropy"), {}))
+
+
+def rows(batch: Batch, part: slice) -> Batch:
+    return Batch(batch.images[part], batch.logits[part], batch.features[part])
+
+
+def test_the_methods_of_the_benchmark_are_all_there():
+    sampled = ["mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble"]
+    one_pass = ["softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis"]
+    one_pass += ["qipf", "qipf_plus"]
+    assert set(METHODS) == {*one_pass, *sampled, *(f"{name}_entropy" for name in sampled)}
+
+
+@every_method
+def test_one_finite_float64_score_per_prediction(name, clean, shifted):
+    scores = quick(name).fit(clean).score(shifted)
+    assert scores.shape == (599,)
+    assert scores.dtype == torch.float64
+    assert scores.device == shifted.logits.device
+    assert not scores.requires_grad
+    assert torch.isfinite(scores).all()
+    assert len(scores.unique()) > 500  # a score that ties cannot rank
+
+
+@every_method
+def test_wrong_predictions_score_higher(name, clean, shifted, digits):
+    method = quick(name).fit(clean)
+    scores, wrong = method.score(shifted), shifted.predicted != digits.test_labels
+    assert method.rises_with_doubt is True
+    higher = (scores[wrong][:, None] > scores[~wrong][None, :]).double().mean()
+    assert higher > 0.58  # the area under the ROC curve
+    assert scores[wrong].mean() > scores[~wrong].mean()
+
+
+@every_method
+def test_the_network_is_left_as_it_was(name, clean, shifted):
+    network = clean.network
+    network.train()  # a mode that a careless method would change
+    before = copy.deepcopy(network.state_dict())
+    try:
+        quick(name).fit(clean).score(rows(shifted, slice(0, 40)))
+        assert all(module.training for module in network.modules())
+    finally:
+        network.eval()
+    assert all(torch.equal(tensor, before[key]) for key, tensor in network.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in network.parameters())
+
+
+@every_method
+def test_the_same_seed_gives_the_same_scores_and_global_draws_stay_as_they_were(
+    name, clean, shifted
+):
+    part = rows(shifted, slice(0, 60))
+    scores = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        before = torch.get_rng_state()
+        # another CleanData, so that nothing is remembered
+        few = (clean.images[:150], clean.labels[:150])
+        again = CleanData(clean.network, *few, clean.trainer, clean.dropout_rate, clean.seed)
+        fresh = Batch(part.images, part.logits, part.features)
+        scores.append(quick(name).fit(again).score(fresh))
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(scores[0], scores[1])
+
+
+# an ensemble's seed is its trainer's
+@pytest.mark.parametrize("name", [n for n in METHODS if n.startswith(("mc_dropout", "svi"))])
+def test_sampling_follows_the_seed(name, clean, shifted):
+    part = rows(shifted, slice(0, 60))
+    other = CleanData(
+        clean.network, clean.images, clean.labels, clean.trainer, clean.dropout_rate, seed=1
+    )
+    first = quick(name).fit(clean).score(part)
+    second = quick(name).fit(other).score(rows(shifted, slice(0, 60)))
+    assert not torch.equal(first, second)
+    assert torch.corrcoef(torch.stack([first, second]))[0, 1] > 0.8
+
+
+@pytest.mark.parametrize("name", [n for n in METHODS if n.split("_")[0] not in ("mc", "svi")])
+def test_a_batch_may_be_split(name, clean, shifted):
+    method = quick(name).fit(clean)
+    parts = [method.score(rows(shifted, part)) for part in (slice(0, 200), slice(200, None))]
+    torch.testing.assert_close(torch.cat(parts), method.score(shifted), rtol=1e-4, atol=1e-6)
+
+
+@every_method
+def test_forward_passes_are_what_a_prediction_costs(name):
+    expected = 10 if name.startswith("ensemble") else 100 if name.startswith(("mc", "svi")) else 1
+    assert create(name).forward_passes == expected
+    assert create(name).name == name
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - NEEDS_NO_FIT))
+def test_scoring_before_fitting_is_refused(name, shifted):
+    with pytest.raises(QIPFNotFittedError, match=f"{name} is not fitted yet. Call fit"):
+        create(name).score(shifted)
+
+
+@pytest.mark.parametrize("name", ["svi", "svi_ll", "ensemble"])
+def test_methods_that_learn_networks_say_that_they_need_a_trainer(name, clean):
+    alone = CleanData(clean.network, clean.images, clean.labels)
+    message = (
+        f"{name} trains networks of its own, but this CleanData has no trainer. Pass "
+        "CleanData(..., trainer=...), for example a qipf.bench.training.Trainer."
+    )
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        create(name).fit(alone)
+
+
+def test_unknown_names_are_answered_with_near_ones():
+    with pytest.raises(QIPFInputError, match=r"Unknown method 'entrpy'. Did you mean 'entropy'"):
+        create("entrpy")
+    message = "Unknown option of mc_dropout_entropy 'pases'. Did you mean 'passes'? Known: passes,"
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        create("mc_dropout_entropy", pases=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("knn", {"k": 0}, "knn: k must be positive; got 0."),
+        ("energy", {"temperature": -1.0}, "energy: temperature must be positive; got -1.0."),
+        ("mc_dropout", {"passes": 0}, "mc_dropout: passes must be positive; got 0."),
+        ("mc_dropout", {"rate": 1.0}, "mc_dropout: rate must lie strictly between 0 and 1"),
+        ("mc_dropout_ll", {"rate": 0.0}, "mc_dropout_ll: rate must lie strictly between 0 and 1"),
+        ("svi", {"epochs": 0}, "svi: epochs must be positive; got 0."),
+        ("svi_ll", {"initial_std": 0.0}, "svi_ll: initial_std must be positive; got 0.0."),
+        ("ensemble", {"networks": 0}, "ensemble: networks must be positive; got 0."),
+    ],
+)
+def test_bad_options_are_refused(name, options, message):
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        create(name, **options)

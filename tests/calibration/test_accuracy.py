@@ -1,0 +1,126 @@
+"""Accuracy without labels: right on average and inside its bounds on data like the held-out set."""
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
+from qipf.calibration.accuracy import METHODS
+from qipf.calibration.conformal import Calibration
+
+RATES = {
+    "good": lambda u: 0.3 * u**8,
+    "fair": lambda u: u**3,
+    "rare": lambda u: 0.02 * u**4,
+    "blind": lambda u: np.full(len(u), 0.3),
+}
+
+
+def draw(rng, count, kind, ties=False):
+    u = rng.uniform(size=count)
+    u = np.round(u, 1) if ties else u
+    return u, rng.uniform(size=count) < RATES[kind](u)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("kind", list(RATES))
+@pytest.mark.parametrize("method", METHODS)
+def test_the_true_accuracy_lies_within_the_bounds(rng, method, kind, ties):
+    repeats, inside, errors = 300, 0, []
+    for _ in range(repeats):
+        estimator = AccuracyEstimator(*draw(rng, 1000, kind, ties), method)
+        doubt, wrong = draw(rng, 500, kind, ties)
+        told, truth = estimator.estimate(doubt), 1 - wrong.mean()
+        inside += told.low - 1e-12 <= truth <= told.high + 1e-12
+        errors.append(told.accuracy - truth)
+    assert inside / repeats > 0.95 - 3 * np.sqrt(0.95 * 0.05 / repeats)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(repeats)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_on_the_held_out_predictions_it_is_their_accuracy(rng, method):
+    for ties in (False, True):
+        doubt, wrong = draw(rng, 777, "fair", ties)
+        told = AccuracyEstimator(doubt, wrong, method).estimate(doubt)
+        assert told.accuracy == pytest.approx(1 - wrong.mean(), abs=1e-12)
+        assert (told.count, told.held_out, told.confidence) == (777, 777, 0.95)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_more_doubt_never_means_more_accuracy(rng, method):
+    estimator = AccuracyEstimator(*draw(rng, 500, "fair"), method)
+    accuracies = [estimator.estimate([u]).accuracy for u in np.linspace(-1, 2, 61)]
+    assert (np.diff(accuracies) <= 1e-12).all()
+    # beyond the range it stays where it was
+    beyond = estimator.estimate([1e9]).accuracy
+    assert estimator.estimate([np.nan]).accuracy == estimator.estimate([np.inf]).accuracy == beyond
+
+
+def test_steps_by_hand():
+    doubt, wrong = [1.0, 2.0, 3.0, 4.0], [False, False, True, False]
+    threshold = AccuracyEstimator(doubt, wrong)  # one is wrong: what reaches 4 is called wrong
+    assert threshold.estimate([3.9]).accuracy == 1.0
+    assert threshold.estimate([4.0, 3.0]).accuracy == 0.5
+    isotonic = AccuracyEstimator(doubt, wrong, "isotonic")  # groups of two: 0 of 2, 1 of 2
+    assert isotonic.estimate([2.9]).accuracy == 1.0
+    assert isotonic.estimate([3.0]).accuracy == 0.5
+    equal = AccuracyEstimator([1.0, 1.0, 1.0, 1.0], wrong)
+    assert equal.estimate([1.0]).accuracy == 0.75
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("error", [False, True])
+def test_one_held_out_prediction_says_little(method, error):
+    told = AccuracyEstimator([1.0], [error], method).estimate(np.ones(1000))
+    assert told.accuracy == 1 - error
+    assert told.high - told.low > 0.7
+
+
+def test_bounds_narrow_with_data_and_widen_with_confidence(rng):
+    few = AccuracyEstimator(*draw(rng, 100, "fair")).estimate(rng.uniform(size=100))
+    many = AccuracyEstimator(*draw(rng, 10_000, "fair")).estimate(rng.uniform(size=10_000))
+    sure = AccuracyEstimator(*draw(rng, 100, "fair")).estimate(rng.uniform(size=100), 0.999)
+    assert many.high - many.low < few.high - few.low < sure.high - sure.low
+
+
+def test_the_function_takes_a_calibration_and_tensors(rng):
+    doubt, wrong = draw(rng, 400, "fair")
+    window = torch.from_numpy(rng.uniform(size=50))
+    told = estimate_accuracy(window, Calibration(doubt, wrong), confidence=0.9, method="isotonic")
+    assert told == AccuracyEstimator(doubt, wrong, "isotonic").estimate(window, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: estimate_accuracy([1.0], Calibration([1.0])),
+            "The held-out predictions have no known errors, so accuracy cannot be estimated. "
+            "Calibrate with labels.",
+        ),
+        (
+            lambda: estimate_accuracy([1.0], [1.0]),
+            "A calibrated field or a Calibration is needed, got list.",
+        ),
+        (
+            lambda: AccuracyEstimator([1.0], [True], "isotonc"),
+            "Unknown method 'isotonc'. Did you mean 'isotonic'? Known: isotonic, threshold.",
+        ),
+        (
+            lambda: AccuracyEstimator([1.0], [True]).estimate([]),
+            "uncertainty is empty: there is no accuracy of no predictions.",
+        ),
+        (
+            lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95),
+            "confidence must lie between 0 and 1, got 95. Try 0.95.",
+        ),
+        (
+            lambda: estimate_accuracy([1.0], Calibration([1.0], [True]), confidence="0.9"),
+            "confidence must lie between 0 and 1, got '0.9'. Try 0.95.",
+        ),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(call, message):
+    with pytest.raises(QIPFInputError) as caught:
+        call()
+    assert str(caught.value) == message

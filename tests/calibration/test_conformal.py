@@ -1,0 +1,144 @@
+"""Conformal p-values: counted by hand, uniform by simulation, refused when they could not hold."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from qipf import QIPFInputError
+from qipf.calibration import conformal
+from qipf.calibration.conformal import Calibration
+
+FEW = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
+
+
+@given(FEW, FEW)
+def test_it_counts_what_the_definition_counts(held_out, scores):
+    calibration = Calibration(held_out)
+    expected = [(1 + sum(h >= s for h in held_out)) / (len(held_out) + 1) for s in scores]
+    np.testing.assert_array_equal(calibration.p_values(scores), expected)
+
+
+@given(FEW, FEW, st.floats(0.01, 0.99))
+def test_smoothed_it_counts_what_the_definition_counts(held_out, scores, u):
+    smoothed = Calibration(held_out).p_values(scores, np.full(len(scores), u))
+    n = len(held_out)
+    expected = [
+        (sum(h > s for h in held_out) + u * (1 + sum(h == s for h in held_out))) / (n + 1)
+        for s in scores
+    ]
+    np.testing.assert_allclose(smoothed, expected, rtol=1e-15)
+    assert (smoothed <= Calibration(held_out).p_values(scores)).all()
+
+
+@pytest.mark.parametrize("levels", [2, 5, None])
+@pytest.mark.parametrize("size", [1, 19, 200])
+def test_exchangeable_scores_get_valid_p_values_ties_or_not(rng, size, levels):
+    plain, smoothed = [], []
+    for _ in range(4000):
+        scores = rng.normal(size=size + 1)
+        if levels:
+            scores = np.floor(levels * rng.uniform(size=size + 1) ** 2)
+        calibration = Calibration(scores[:-1])
+        plain.append(calibration.p_values(scores[-1:])[0])
+        smoothed.append(calibration.p_values(scores[-1:], rng.uniform(size=1))[0])
+    assert kstest(smoothed, "uniform").pvalue > 1e-3
+    for t in (0.01, 0.05, 0.1, 0.25, 0.5, 0.9):
+        assert np.mean(np.array(plain) <= t) <= t + 3 * np.sqrt(t * (1 - t) / 4000)
+
+
+def test_nan_and_inf_are_the_most_unusual():
+    calibration = Calibration([1.0, 2.0, 3.0])
+    assert calibration.p_values([np.nan, np.inf, -np.inf]).tolist() == [0.25, 0.25, 1.0]
+    assert calibration.p_values([np.nan], [0.5]).tolist() == [0.125]
+
+
+def test_a_tensor_comes_back_as_a_tensor():
+    calibration = Calibration(torch.tensor([1.0, 2.0], dtype=torch.float32))
+    p = calibration.p_values(torch.tensor([1.5]))
+    assert isinstance(p, torch.Tensor)
+    assert p.tolist() == [2 / 3]
+    assert isinstance(calibration.p_values([1.5]), np.ndarray)
+
+
+def test_errors_stay_with_their_scores():
+    calibration = Calibration([3.0, 1.0, 2.0], [True, False, True])
+    assert calibration.scores.tolist() == [1.0, 2.0, 3.0]
+    assert calibration.wrong.tolist() == [False, True, True]
+    assert repr(calibration) == "Calibration(3 scores, 2 of them wrong)"
+    assert repr(Calibration([1.0])) == "Calibration(1 scores)"
+
+
+def test_the_digest_tells_scores_and_errors_apart():
+    digests = {
+        Calibration([1.0, 2.0]).digest,
+        Calibration([1.0, 2.5]).digest,
+        Calibration([1.0, 2.0], [False, True]).digest,
+        Calibration([1.0, 2.0], [True, False]).digest,
+    }
+    assert len(digests) == 4
+    assert Calibration([2.0, 1.0], [True, False]).digest in digests
+
+
+def test_of_too_many_a_random_part_is_kept(monkeypatch, rng):
+    monkeypatch.setattr(conformal, "MOST_SCORES", 50)
+    smoothed = []
+    for _ in range(3000):
+        scores = rng.normal(size=121)
+        kept = Calibration(scores[:-1], scores[:-1] > 0)
+        assert len(kept) == 50
+        np.testing.assert_array_equal(kept.wrong, kept.scores > 0)
+        smoothed.append(kept.p_values(scores[-1:], rng.uniform(size=1))[0])
+    assert kstest(smoothed, "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "scores is empty: at least one held-out uncertainty is needed."),
+        (
+            ([1.0, np.nan, np.inf],),
+            "scores has 2 entries with NaN or inf (first: entry 1). Calibrate on predictions with "
+            "finite uncertainties.",
+        ),
+        (
+            ([[1.0]],),
+            "scores must have one dimension, one number per prediction, got shape (1, 1).",
+        ),
+        ((["a"],), "scores must hold real numbers, got <U1."),
+        (([1j],), "scores must hold real numbers, got complex128."),
+        (([1.0], [True, False]), "wrong must have the shape of scores, (1,); got (2,)."),
+        (
+            ([1.0], [2]),
+            "wrong must hold booleans, true where the prediction is wrong; got [2]. Compare first: "
+            "predictions != labels.",
+        ),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(arguments, message):
+    with pytest.raises(QIPFInputError) as caught:
+        Calibration(*arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("uniforms", "message"),
+    [
+        ([0.5], "uniforms must have shape (2,), one per score, got (1,)."),
+        ([0.5, 0.0], "uniforms must lie strictly between 0 and 1."),
+        ([0.5, np.nan], "uniforms must lie strictly between 0 and 1."),
+    ],
+)
+def test_uniforms_that_are_none_are_refused(uniforms, message):
+    with pytest.raises(QIPFInputError) as caught:
+        Calibration([1.0]).p_values([1.0, 2.0], uniforms)
+    assert str(caught.value) == message
+
+
+def test_ragged_scores_are_refused():
+    with pytest.raises(QIPFInputError, match=r"scores is not an array of numbers"):
+        Calibration([[1.0], [2.0, 3.0]])
+    with pytest.raises(QIPFInputError, match=r"wrong is not an array of numbers"):
+        Calibration([1.0, 2.0], [[True], [False, True]])

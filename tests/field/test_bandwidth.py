@@ -1,0 +1,309 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import gaussian_kde
+from sklearn.metrics import roc_auc_score
+
+from qipf import QIPF, QIPFInputError
+from qipf.field.bandwidth import FACTORS, choose_factor, nearness_to_error, silverman, to_detect
+from tests.conftest import make_logits
+
+OPTIONS = {"orders": (1, 2, 3, 4), "softening": 0.0, "engine": "attention"}
+INF = np.inf
+
+
+def test_silverman_is_its_formula():
+    rows = make_logits(400, dimension=3).double()
+    deviation = rows.numpy().std(0).mean()
+    assert silverman(rows) == pytest.approx(deviation * (4 / (5 * 400)) ** (1 / 7), rel=1e-12)
+
+
+def test_silverman_agrees_with_scipy_on_isotropic_data():
+    rows = torch.randn(500, 1, generator=torch.Generator().manual_seed(0)).double()
+    ours = silverman(rows)
+    theirs = gaussian_kde(rows.numpy().T, "silverman").factor * rows.numpy().std(ddof=1)
+    assert ours == pytest.approx(theirs, rel=2e-3)
+
+
+def test_silverman_of_weighted_centres_equals_that_of_repeated_ones():
+    rows = make_logits(20).double()
+    times = torch.arange(1, 21)
+    repeated = rows.repeat_interleave(times, dim=0)
+    weighted = silverman(rows, times.double().log(), count=len(repeated))
+    assert weighted == pytest.approx(silverman(repeated), rel=1e-12)
+
+
+def test_silverman_refuses_rows_that_are_all_alike():
+    with pytest.raises(QIPFInputError, match="all alike, so Silverman's bandwidth is zero"):
+        silverman(torch.ones(5, 2))
+
+
+def test_likelihood_finds_the_width_that_a_direct_search_finds():
+    rows = make_logits(600, dimension=2).double()
+    centers, held_out = rows[:400], rows[400:]
+    width = silverman(centers)
+    choice = choose_factor(centers, held_out, None, width=width, **OPTIONS)
+    squares = torch.cdist(held_out, centers).square()
+    direct = {}
+    for factor in FACTORS:
+        sigma = factor * width
+        density = torch.exp(-squares / (2 * sigma**2)).mean(1) / (2 * np.pi * sigma**2)
+        direct[factor] = float(density.log().mean())
+    assert choice.criterion == "likelihood"
+    assert choice.factor == max(direct, key=direct.get)
+    shift = 2 * np.log(2 * np.pi) / 2  # the constant our likelihood leaves out
+    for factor in FACTORS:
+        assert choice.scores[factor] - shift == pytest.approx(direct[factor], rel=1e-6)
+
+
+def searched(centers, held_out, wanted, width):
+    """The ROC-AUC of every factor, by a field of its own."""
+    fields = {
+        factor: QIPF(bandwidth=factor * width, engine="reference").fit(centers)
+        for factor in FACTORS
+    }
+    return {
+        factor: roc_auc_score(wanted, field.uncertainty(held_out).numpy())
+        for factor, field in fields.items()
+    }
+
+
+def test_error_detection_finds_the_width_that_a_direct_search_finds():
+    rows = make_logits(600, dimension=2).double()
+    centers, held_out = rows[:400], rows[400:]
+    noise = torch.randn(200, generator=torch.Generator().manual_seed(0)).numpy()
+    wrong = np.abs(held_out.numpy()).sum(1) + 3 * noise > 14
+    width = silverman(centers)
+    nearness = nearness_to_error(wrong)
+    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
+    direct = searched(centers, held_out, wrong, width)
+    assert choice.criterion == "error detection"
+    assert choice.factor == max(direct, key=direct.get)
+    assert choice.scores == pytest.approx(direct, abs=1e-9)
+
+
+def test_equal_detection_is_decided_by_likelihood():
+    rows = make_logits(600, dimension=2).double()
+    centers, held_out = rows[:400], rows[400:]
+    wrong = np.repeat([False, True], [200, 10])  # so far out that every width finds them
+    held_out = torch.cat([held_out, torch.full((10, 2), 1e4, dtype=torch.float64)])
+    width = silverman(centers)
+    nearness = nearness_to_error(wrong)
+    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
+    by_likelihood = choose_factor(centers, held_out, None, width=width, **OPTIONS)
+    assert set(choice.scores.values()) == {1.0}
+    assert choice.factor == by_likelihood.factor
+
+
+@pytest.mark.parametrize("errors", [0, 1, 9, 191, 200])
+def test_with_too_few_of_either_kind_the_likelihood_decides(errors):
+    nearness = nearness_to_error(np.arange(200) < errors)
+    rows = make_logits(600)
+    arguments = {"width": silverman(rows[:400]), **OPTIONS}
+    choice = choose_factor(rows[:400], rows[400:], nearness, **arguments)
+    assert choice == choose_factor(rows[:400], rows[400:], None, **arguments)
+
+
+def test_a_factor_costs_one_field_evaluation(monkeypatch):
+    from qipf.field.engines.attention import AttentionEngine
+
+    calls = []
+    plain = AttentionEngine.__call__
+    monkeypatch.setattr(
+        AttentionEngine, "__call__", lambda self, q: calls.append(len(q)) or plain(self, q)
+    )
+    rows = make_logits(300)
+    choose_factor(rows[:200], rows[200:], None, width=1.0, **OPTIONS)
+    assert calls == [100] * len(FACTORS)
+
+
+# ---------------------------------------------------------------------- errors and near errors
+
+
+def leads_of(logits):
+    """What each prediction leads the next best by."""
+    ordered = np.sort(np.asarray(logits, np.float64), 1)
+    return ordered[:, -1] - ordered[:, -2]
+
+
+def naive_places(nearness):
+    """The rule, group by group of predictions that are equally near to an error."""
+    taken = {place for place, near in enumerate(nearness) if near == INF}
+    enough = min(30, len(nearness) // 10)
+    for value in sorted({near for near in nearness if abs(near) < INF}, reverse=True):
+        group = {place for place, near in enumerate(nearness) if near == value}
+        if len(taken) + len(group) > enough:
+            break
+        taken |= group
+    return taken if 10 <= len(taken) <= len(nearness) - 10 else None
+
+
+NEARNESSES = st.lists(
+    st.one_of(st.sampled_from([INF, -INF, 0.0, -1.0]), st.floats(-100.0, 0.0)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    some=NEARNESSES,
+    errors=st.integers(0, 40),
+    others=st.integers(0, 400),
+    seed=st.integers(0, 99),
+)
+def test_what_is_to_be_detected_is_what_the_rule_says(some, errors, others, seed):
+    random = np.random.default_rng(seed)
+    nearness = np.concatenate([some, np.full(errors, INF), -200 * random.random(others) - 1])
+    random.shuffle(nearness)
+    wanted, criterion = to_detect(nearness)
+    expected = naive_places(nearness.tolist())
+    if expected is None:
+        assert (wanted, criterion) == (None, "likelihood")
+        return
+    assert set(np.flatnonzero(wanted)) == expected
+    only_errors = all(nearness[place] == INF for place in expected)
+    assert criterion == ("error detection" if only_errors else "errors and near errors")
+    # neither the order of the rows nor the unit of the logits matters
+    order = random.permutation(nearness.size)
+    np.testing.assert_array_equal(to_detect(nearness[order])[0], wanted[order])
+    np.testing.assert_array_equal(to_detect(nearness * 4)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("rows", "errors", "expected", "criterion"),
+    [
+        (10_000, 0, 30, "errors and near errors"),
+        (10_000, 6, 30, "errors and near errors"),
+        (10_000, 29, 30, "errors and near errors"),
+        (10_000, 30, 30, "error detection"),
+        (10_000, 700, 700, "error detection"),
+        (240, 0, 24, "errors and near errors"),
+        (240, 24, 24, "error detection"),
+        (100, 3, 10, "errors and near errors"),
+        (99, 0, None, "likelihood"),  # a tenth would be nine
+        (99, 9, None, "likelihood"),
+        (99, 10, 10, "error detection"),
+        (100, 91, None, "likelihood"),
+        (5, 0, None, "likelihood"),
+    ],
+)
+def test_errors_are_filled_up_to_exactly_so_many(rows, errors, expected, criterion):
+    nearness = -np.random.default_rng(0).permutation(rows) / 7
+    nearness[:errors] = INF
+    wanted, told = to_detect(nearness)
+    assert told == criterion
+    assert (None if wanted is None else wanted.sum()) == expected
+    if wanted is not None:
+        assert nearness[wanted].min() > nearness[~wanted].max()
+
+
+def test_equally_near_predictions_are_taken_together_or_not_at_all():
+    nearness = np.repeat([-1.0, -2.0, -3.0], [20, 20, 960])
+    assert set(nearness[to_detect(nearness)[0]]) == {-1.0}
+    # all equally near: nothing is near, and errors, if there are ten, stand alone
+    nearness = np.full(1000, -1.0)
+    assert to_detect(nearness) == (None, "likelihood")
+    nearness[:12] = INF
+    wanted, criterion = to_detect(nearness)
+    assert (np.flatnonzero(wanted).tolist(), criterion) == ([*range(12)], "error detection")
+
+
+def test_flags_alone_tell_of_no_near_errors():
+    flags = np.arange(1000) < 12
+    wanted, criterion = to_detect(nearness_to_error(flags))
+    np.testing.assert_array_equal(wanted, flags)
+    assert criterion == "error detection"
+    assert to_detect(nearness_to_error(np.arange(1000) < 9)) == (None, "likelihood")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64]
+)
+def test_nearness_is_minus_the_lead_in_every_number_format(dtype):
+    logits = (8 * make_logits(300)).to(dtype)
+    wrong = np.arange(300) % 5 == 0
+    found = nearness_to_error(wrong, logits)
+    assert found.dtype == np.float64
+    expected = np.where(wrong, INF, -leads_of(logits.double()))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(nearness_to_error(wrong), np.where(wrong, INF, -INF))
+
+
+def test_nearness_in_the_extremes():
+    tied = torch.tensor([[2.0, 2.0], [2.0, 2.0]])
+    np.testing.assert_array_equal(nearness_to_error(np.array([True, False]), tied), [INF, 0.0])
+    alone = torch.tensor([[2.0], [3.0]])  # one logit leads none
+    np.testing.assert_array_equal(nearness_to_error(np.array([False, True]), alone), [-INF, INF])
+    huge = torch.tensor([[1e300, -1e300], [1.7e308, -1.7e308]], dtype=torch.float64)
+    np.testing.assert_array_equal(nearness_to_error(np.array([False, False]), huge), [-2e300, -INF])
+    endless = torch.tensor([[INF, INF], [INF, 0.0], [torch.nan, 1.0]])
+    np.testing.assert_array_equal(nearness_to_error(np.zeros(3, bool), endless), [-INF] * 3)
+    asks = torch.tensor([[5.0, 1.0]], requires_grad=True)
+    np.testing.assert_array_equal(nearness_to_error(np.array([False]), asks), [-4.0])
+
+
+def test_near_errors_find_the_width_that_a_direct_search_finds():
+    rows = make_logits(900).double()
+    centers, held_out = rows[:600], rows[600:]
+    wrong = np.arange(300) % 75 == 0
+    nearness = nearness_to_error(wrong, held_out)
+    width = silverman(centers)
+    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
+    first = sorted(range(300), key=lambda row: (not wrong[row], leads_of(held_out)[row]))[:30]
+    wanted = np.isin(np.arange(300), first)
+    direct = searched(centers, held_out, wanted, width)
+    assert choice.criterion == "errors and near errors"
+    assert choice.factor == max(direct, key=direct.get)
+    assert choice.scores == pytest.approx(direct, abs=1e-9)
+    # only the order of the nearness counts
+    for bent in (np.sinh(nearness / 50), 3 * nearness):
+        assert choose_factor(centers, held_out, bent, width=width, **OPTIONS) == choice
+
+
+def test_with_errors_enough_the_near_ones_do_not_count():
+    rows = make_logits(900)
+    wrong = leads_of(rows[600:]) + np.random.default_rng(0).normal(scale=5.0, size=300) < 0
+    assert wrong.sum() >= 30
+    arguments = {"width": silverman(rows[:600]), **OPTIONS}
+    choices = [
+        choose_factor(rows[:600], rows[600:], nearness_to_error(wrong, logits), **arguments)
+        for logits in (None, rows[600:])
+    ]
+    assert choices[0] == choices[1]
+    assert choices[0].criterion == "error detection"
+
+
+def near_duplicates(count, seed):
+    """What a network that knows its data by heart gives: few places, some on the way elsewhere."""
+    places = np.random.default_rng(99)
+    start = places.integers(5, size=300)
+    end = (start + places.integers(1, 5, size=300)) % 5
+    way = np.minimum(places.exponential(0.1, 300), 0.48)[:, None]
+    corners = 10 * np.eye(5)
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(300, size=count)
+    return ((1 - way) * corners[start] + way * corners[end])[chosen] + rng.normal(
+        scale=0.02, size=(count, 5)
+    )
+
+
+def test_near_errors_choose_the_width_that_finds_later_errors_where_likelihood_does_not():
+    train, later = near_duplicates(2000, seed=0), near_duplicates(2000, seed=10)
+    by_nearness = QIPF().fit(train, train.argmax(1))  # not one error
+    by_likelihood = QIPF().fit(train, wrong=np.zeros(2000, bool))
+    assert by_nearness.bandwidth_criterion_ == "errors and near errors"
+    assert by_likelihood.bandwidth_criterion_ == "likelihood"
+    erred = np.random.default_rng(3).random(2000) < np.exp(-leads_of(later)) / 2
+
+    def found(field):
+        return roc_auc_score(erred, field.uncertainty(later))
+
+    width = by_nearness.bandwidth_ / by_nearness.bandwidth_factor_
+    found_by = {factor: found(QIPF(bandwidth=factor * width).fit(train)) for factor in FACTORS}
+    assert by_nearness.bandwidth_factor_ == max(found_by, key=found_by.get)
+    assert by_likelihood.bandwidth_factor_ == min(FACTORS)
+    assert found(by_nearness) > 0.95
+    assert found(by_likelihood) < 0.5

@@ -1,0 +1,65 @@
+"""Fewer centres, nearly the same scores."""
+
+import numpy as np
+import pytest
+
+import qipf
+from qipf import QIPF, QIPFInputError
+from qipf.field.condensed import condensed
+from tests.conftest import make_logits
+
+
+@pytest.fixture(scope="module")
+def field():
+    return QIPF(orders=(1, 3)).fit(make_logits(2000).numpy())
+
+
+def test_the_scores_are_estimates_of_the_fields_own():
+    flat = QIPF(orders=(1, 3)).fit(make_logits(2000, dimension=2).numpy())
+    rows = make_logits(300, dimension=2, seed=4).numpy()
+    true = flat.uncertainty(rows)
+    errors = [
+        np.abs(condensed(flat, size).uncertainty(rows) - true).mean() / true.std()
+        for size in (30, 200, 1000)
+    ]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.02
+
+
+def test_mass_and_mean_survive_and_what_was_learned_stays(field):
+    small = condensed(field, 100)
+    assert small.centers_.shape == (100, 10)
+    assert small.centers_.dtype == field.centers_.dtype
+    shares = np.exp(small.log_weights_)
+    assert shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(shares @ small.centers_, field.centers_.mean(0), atol=1e-4)
+    assert small.spread_ > field.spread_ == 0
+    for name in ("bandwidth_", "offset_", "ground_energy_", "n_samples_seen_", "n_features_in_"):
+        assert getattr(small, name) == getattr(field, name)
+    assert np.array_equal(small.energies_, field.energies_)
+    assert len(field.centers_) == 2000
+
+
+def test_twice_condensed_keeps_the_weights_and_adds_the_spreads(field):
+    once = condensed(field, 400)
+    twice = condensed(once, 100)
+    shares = np.exp(twice.log_weights_)
+    np.testing.assert_allclose(shares @ twice.centers_, field.centers_.mean(0), atol=1e-4)
+    assert twice.spread_ > once.spread_
+
+
+def test_enough_room_changes_nothing(field):
+    assert condensed(field, 2000) is field
+
+
+def test_it_can_be_saved(field, tmp_path):
+    small = condensed(field, 100)
+    qipf.save(small, tmp_path / "small.qipf")
+    rows = make_logits(5).numpy()
+    loaded = qipf.load(tmp_path / "small.qipf")
+    assert np.array_equal(loaded.uncertainty(rows), small.uncertainty(rows))
+
+
+def test_no_centres_are_refused(field):
+    with pytest.raises(QIPFInputError, match=r"^size must be an integer of at least 1, got 0\.$"):
+        condensed(field, 0)

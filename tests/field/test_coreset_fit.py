@@ -1,0 +1,296 @@
+"""Fitting clouds to a field: its parts against plain formulas, what it keeps, what it gains."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from qipf.field import coreset_fit as refining
+from qipf.field.coreset import CoresetStream, coreset, merge
+from qipf.field.coreset_fit import BLOCKS, Clouds, Goal, crowding, probes, refined, without_own
+from qipf.field.engines import Moments
+from qipf.field.kernel import Coreset, field_of
+from qipf.field.potential import bare_modes, curvature
+from tests.conftest import make_logits, naive_moments
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make_logits(3000)
+
+
+def plain(rows):
+    return Coreset(rows, torch.ones(rows.shape[0], dtype=torch.float64))
+
+
+def doubt(part, queries, sigma):
+    field = field_of("auto", part.centers, sigma, part.log_weights, part.spread)
+    return bare_modes(field(queries), sigma, (1, 2, 3, 4)).mean(1).numpy()
+
+
+def disagreement(part, rows, queries, sigma):
+    return 1 - spearmanr(doubt(part, queries, sigma), doubt(plain(rows), queries, sigma))[0]
+
+
+# ---------------------------------------------------------------------- the parts
+
+
+@pytest.mark.parametrize("variance", [1e-4, 0.3, 9.0])
+def test_the_field_that_is_fitted_is_that_of_the_clouds(variance):
+    generator = torch.Generator().manual_seed(1)
+    centers = 2 * torch.randn(30, 4, generator=generator).double()
+    log_weights = torch.randn(30, generator=generator).double()
+    places = 3 * torch.randn(16, 4, generator=generator).double()
+    clouds = Clouds(centers, log_weights, torch.tensor(variance).double().log())
+    expected = field_of("reference", centers, 1.0, log_weights, variance**0.5)(places)
+    log_density, K = clouds.field(places)
+    torch.testing.assert_close(log_density, expected.log_density)
+    torch.testing.assert_close(K, curvature(expected, 1.0))
+
+
+def test_crowding_is_the_density_of_the_values():
+    values = torch.from_numpy(np.random.default_rng(0).permutation(5000) / 5000)
+    inside = (values > 0.05) & (values < 0.95)
+    torch.testing.assert_close(crowding(values)[inside], torch.ones(int(inside.sum())).double())
+    torch.testing.assert_close(crowding(3 * values + 7), crowding(values) / 3)
+    squared = crowding(values**2)  # density of u²: 1 / 2u
+    torch.testing.assert_close(squared[inside], 0.5 / values[inside], rtol=0.02, atol=0)
+
+
+def test_crowding_of_equal_values_stays_finite():
+    alike = crowding(torch.full((10,), 3.0))
+    torch.testing.assert_close(alike, torch.full((10,), 1000.0).double())
+    mostly = torch.cat([torch.zeros(99), torch.tensor([2.0])])
+    assert float(crowding(mostly).max()) == pytest.approx(1000 / 2)
+
+
+def test_misses_are_counted_in_shares_overtaken():
+    values = torch.arange(1000.0).double() / 1000
+    # moments whose curvature in one dimension, (m2 - 1) / 4, is 5 times the value
+    moments = Moments(values, torch.zeros(1000).double(), 20 * values + 1, 1)
+    goal = Goal.at(torch.zeros(1000, 1).double(), moments)
+    assert float(goal.missed(values, 5 * values)) < 1e-12
+    # every value wrong by a tenth of the range of all
+    missed = goal.missed(values, 5 * values + 0.5)
+    assert float(missed) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_disorder_is_spearmans():
+    generator = torch.Generator().manual_seed(0)
+    places, centers = (torch.randn(300, 2, generator=generator).double() for _ in range(2))
+    field = field_of("reference", centers, 1.0)(places)
+    goal = Goal.at(places, field)
+    flat = torch.zeros(20).double()
+    few = Clouds(centers[:20], flat, torch.tensor(-1.0).double())
+    expected = [
+        (1 - spearmanr(found, true)[0]) / 6
+        for found, true in zip(few.field(places), (goal.log_density, goal.curvature), strict=True)
+    ]
+    assert goal.disorder(few) == pytest.approx(sum(expected), rel=1e-4)
+    same = Clouds(centers, torch.zeros(300).double(), torch.tensor(-60.0).double())
+    assert goal.disorder(same) == 0.0
+    assert goal.disorder(few._replace(log_variance=torch.tensor(torch.nan).double())) == np.inf
+
+
+def test_places_are_made_from_every_cell_alike():
+    cells = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+    deviation = torch.ones(3).double()
+    places = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
+    assert places.shape == (1000 // (5 * BLOCKS) * 5 * BLOCKS, 3)
+    known = {tuple(row) for row in cells.tolist()}
+    same, _, between, drawn_in, drawn_out = (places[kind::5] for kind in range(5))
+    assert {tuple(row) for row in same.tolist()} <= known
+    assert np.abs(places).max() < 20
+    low, high = cells.min(0).values.numpy(), cells.max(0).values.numpy()
+    assert ((between >= low) & (between <= high)).all()
+
+    def along(places):  # how far along the cell of the same direction
+        directions = cells.numpy() / np.linalg.norm(cells.numpy(), axis=1, keepdims=True)
+        lengths = np.linalg.norm(places, axis=1)
+        nearest = (places @ directions.T / lengths[:, None]).argmax(1)
+        return lengths / np.linalg.norm(cells.numpy(), axis=1)[nearest]
+
+    assert ((along(drawn_in) >= 0) & (along(drawn_in) <= 1 + 1e-9)).all()
+    assert ((along(drawn_out) >= 1 - 1e-9) & (along(drawn_out) <= 2 + 1e-9)).all()
+    again = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
+    np.testing.assert_array_equal(places, again)
+    many = probes(cells, 0.5, deviation, 100_000, np.random.RandomState(0)).numpy()
+    np.testing.assert_allclose(many[::5].var(0), cells.numpy().var(0) + 0.25, rtol=0.1)
+    # noise of every strength up to the rows' own deviation: its variance is a third of theirs
+    noise = many[1::5].var(0) - many[::5].var(0)
+    np.testing.assert_allclose(noise, 1 / 3, rtol=0.2)
+
+
+def test_shares_of_the_way_lie_on_it():
+    start = Clouds(torch.zeros(2, 1).double(), torch.zeros(2).double(), torch.tensor(0.0).double())
+    goal = Clouds(torch.ones(2, 1).double(), torch.tensor([0.0, 4.0]).double(), start.log_variance)
+    half = start.towards(goal, 0.5)
+    assert half.centers.tolist() == [[0.5], [0.5]]
+    assert half.log_weights.tolist() == [0.0, 2.0]
+    for share, end in ((0.0, start), (1.0, goal)):
+        assert all(map(torch.equal, start.towards(goal, share), end))
+
+
+def test_rows_are_judged_by_the_others(rows):
+    points, sigma = rows[:60].double(), 6.0
+    weights = torch.rand(60, generator=torch.Generator().manual_seed(0)).double()
+    shares = weights / weights.sum()
+    seen = field_of("reference", points / sigma, 1.0, shares.log())(points / sigma)
+    found = without_own(seen, shares)
+    for row in range(60):
+        rest = np.arange(60) != row
+        expected = naive_moments(points[row : row + 1], points[rest], sigma, weights[rest])
+        units = (0.0, sigma**2, sigma**2)
+        for ours, theirs, unit in zip(found[:3], expected, units, strict=True):
+            assert float(ours[row]) * (unit or 1) == pytest.approx(theirs[0], rel=1e-8)
+
+
+def test_a_row_that_is_alone_is_judged_without_overflow():
+    alone = Moments(torch.tensor([0.5]).double().log(), *torch.zeros(2, 1).double(), 1)
+    found = without_own(alone, torch.tensor([0.5]).double())
+    assert float(found.log_density) == pytest.approx(np.log(0.001))
+    assert float(found.m2) == 0.0
+
+
+# ---------------------------------------------------------------------- the fit
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sigma", [9.0, 12.0])
+def test_a_fitted_coreset_orders_other_queries_better_than_its_cells(rows, sigma, dtype):
+    rows = rows.to(dtype)
+    queries = torch.cat([make_logits(600, seed=3), 0.5 * make_logits(600, seed=4)]).to(dtype)
+    cells, fitted = coreset(rows, 150), coreset(rows, 150, bandwidth=sigma)
+    assert fitted.centers.shape == (150, 10)
+    assert fitted.centers.dtype == dtype
+    assert fitted.count == pytest.approx(3000, rel=1e-12)
+    assert bool((fitted.weights > 0).all())
+    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
+    assert 0 < after < before / 1.5
+
+
+def test_numpy_comes_back_and_the_seed_decides(rows):
+    first, again, other = (
+        coreset(rows.numpy(), 20, bandwidth=6.0, random_state=seed) for seed in (1, 1, 2)
+    )
+    assert isinstance(first.centers, np.ndarray)
+    np.testing.assert_array_equal(first.centers, again.centers)
+    np.testing.assert_array_equal(first.weights, again.weights)
+    assert first.spread == again.spread
+    assert not np.array_equal(first.centers, other.centers)
+
+
+@pytest.mark.parametrize("scale", [2.0**-400, 2.0**400])
+def test_the_unit_does_not_matter(rows, scale):
+    rows = rows[:500].double()
+    here, there = coreset(rows, 20, bandwidth=6.0), coreset(rows * scale, 20, bandwidth=6.0 * scale)
+    torch.testing.assert_close(there.centers / scale, here.centers, rtol=0, atol=1e-3)
+    assert there.spread / scale == pytest.approx(here.spread, rel=1e-4)
+
+
+def test_weights_count_as_repetitions(rows):
+    """The field of weighted points is what is fitted, so the naive one tells the error."""
+    times = np.random.default_rng(0).integers(0, 5, 400)
+    points, sigma = rows[:400].double(), 12.0
+    queries = make_logits(50, seed=5).double()
+    log_density, _, _ = naive_moments(queries, points, sigma, np.maximum(times, 1e-300))
+
+    def error(part):
+        field = field_of("reference", part.centers, sigma, part.log_weights, part.spread)
+        return float(np.sqrt(np.mean((field(queries).log_density.numpy() - log_density) ** 2)))
+
+    fitted = coreset(points, 60, weights=times, bandwidth=sigma)
+    assert fitted.count == pytest.approx(times.sum())
+    assert error(fitted) < error(coreset(points, 60, weights=times)) / 1.3
+
+
+def test_what_needs_no_fit_or_allows_none_stays(rows):
+    random = np.random.RandomState(0)
+    whole = plain(rows[:100])
+    assert refined(whole, whole, 3.0, random, CPU) is whole
+    cells = coreset(rows[:100], 10)
+    # so narrow a kernel that squares in bandwidths have no digits left
+    assert refined(cells, whole, 1e-6, random, CPU) is cells
+    few = coreset(rows[:5], 10, bandwidth=3.0)
+    assert torch.equal(few.centers, rows[:5])
+
+
+def test_effort_is_bounded_and_without_places_enough_nothing_is_fitted(rows, monkeypatch):
+    assert refining._affordable(500, 10) == 32_000
+    assert refining._affordable(10, 10) == 4096
+    for clouds, dimension in ((1, 1), (2000, 10), (2000, 128), (10_000, 4096)):
+        pairs = clouds * refining._affordable(clouds, dimension)
+        assert pairs * max(dimension, 16) <= 16 * refining.PAIRS
+    cells = coreset(rows[:100], 10)
+    monkeypatch.setattr(refining, "PAIRS", 99)
+    assert refined(cells, plain(rows[:100]), 9.0, np.random.RandomState(0), CPU) is cells
+
+
+def test_a_fit_that_gains_nothing_is_not_taken():
+    """Two rows and their mean are as near as one cloud comes; wherever it ends, it is finite."""
+    for sigma in (1e-3, 1.0, 1e6):
+        found = coreset(torch.tensor([[0.0], [1.0]]).double(), 1, bandwidth=sigma)
+        assert found.count == pytest.approx(2.0)
+        assert bool(torch.isfinite(found.centers).all())
+        assert 0 <= found.spread < np.inf
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.3, 4.0, 100.0])
+def test_kernels_far_too_narrow_or_wide_do_no_harm(rows, sigma):
+    queries = make_logits(300, seed=3)
+    cells, fitted = coreset(rows, 60), coreset(rows, 60, bandwidth=sigma)
+    assert bool(torch.isfinite(fitted.centers).all())
+    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
+    assert after < before + 0.02
+
+
+def test_fitting_leaves_gradient_mode_and_rows_alone(rows):
+    before = rows.clone()
+    with torch.no_grad():
+        found = coreset(rows, 15, bandwidth=6.0)
+    assert not found.centers.requires_grad
+    assert torch.equal(rows, before)
+
+
+# ---------------------------------------------------------------------- streams and merging
+
+
+@pytest.mark.parametrize("chunk", [None, 400])
+def test_the_cuts_of_a_stream_do_not_show(rows, chunk):
+    whole, parts = (CoresetStream(40, chunk=chunk) for _ in range(2))
+    whole.add(rows)
+    for part in rows.split(700):
+        parts.add(part)
+    one, two = (stream.result(bandwidth=6.0) for stream in (whole, parts))
+    assert torch.equal(one.centers, two.centers)
+    assert torch.equal(one.weights, two.weights)
+    assert one.spread == two.spread
+    assert one.count == pytest.approx(3000)
+
+
+def test_a_stream_is_fitted_to_all_it_knows(rows):
+    queries, sigma = make_logits(800, seed=3), 8.0
+    stream = CoresetStream(100, chunk=800)
+    stream.add(rows[:2500])
+    known = stream.gathered(rows[2500:])
+    assert known.count == 3000
+    assert known.centers.shape[0] < 3000
+    fitted = stream.result(rows[2500:], bandwidth=sigma)
+    cells = stream.result(rows[2500:])
+    true = doubt(known, queries, sigma)
+    before, after = (
+        1 - spearmanr(doubt(part, queries, sigma), true)[0] for part in (cells, fitted)
+    )
+    assert after < before / 2
+    assert stream.count == 2500
+
+
+def test_merging_fits_to_the_parts(rows):
+    queries, sigma = make_logits(800, seed=3), 8.0
+    parts = [coreset(half, 400) for half in rows.split(1500)]
+    cells, fitted = merge(parts, 100), merge(parts, 100, bandwidth=sigma)
+    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
+    assert after < before / 1.2
+    assert fitted.count == pytest.approx(3000)

@@ -1,0 +1,126 @@
+"""QIPF: what it refuses, and that nothing is left behind."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from tests.field.conftest import SCORES
+
+BROKEN = np.zeros((4, 3))
+BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (BROKEN, "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first."),
+        (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
+        (
+            np.zeros(5),
+            "X: Expected 2D array, got 1D array instead. Reshape your data either using "
+            "array.reshape(-1, 1) if your data has a single feature or array.reshape(1, -1) if it "
+            "contains a single sample.",
+        ),
+        (torch.zeros(5), "X must have two dimensions, (predictions, logits), got shape (5,)"),
+        (torch.zeros(5, 2, dtype=torch.complex64), "X must hold real numbers"),
+        (np.zeros((1, 3)), "X has n_samples = 1 rows, but at least 2 are needed."),
+        (np.ones((20, 3)), "X has fewer than two distinct rows (n_samples = 20, all equal)"),
+        (np.array([["a", "b"]]), "X: "),
+        (np.zeros((0, 3)), "X: Found array with 0 sample"),
+        (torch.zeros(0, 3), "X has n_samples = 0 rows"),
+        (torch.zeros(5, 2, device="meta"), "X must be a dense tensor with data"),
+        (torch.eye(5).to_sparse(), "X must be a dense tensor with data"),
+    ],
+)
+def test_bad_training_rows_are_refused_and_leave_nothing_behind(rows, message):
+    field = QIPF()
+    before = dict(vars(field))
+    with pytest.raises(QIPFInputError, match=re.escape(message)) as caught:
+        field.fit(rows)
+    assert isinstance(caught.value, QIPFError)
+    assert isinstance(caught.value, ValueError)
+    assert vars(field) == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((2, 3)), "X has 3 features, but QIPF is expecting 10 features"),
+        (torch.zeros(2, 3), "X has 3 features, but QIPF was fitted with 10."),
+        (np.full((7, 10), np.nan), "X has 7 rows with NaN or inf (rows 0, 1, 2, 3, 4, …)"),
+        (np.full((1, 10), np.inf, np.float32), "X has 1 row with NaN or inf (rows 0)"),
+        (np.zeros(10), "Expected 2D array"),
+    ],
+)
+def test_bad_rows_to_judge_are_refused(field, rows, message):
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        field.uncertainty(rows)
+
+
+def test_large_finite_numbers_are_not_taken_for_infinite(field):
+    rows = np.full((3, 10), 3e38, np.float32)  # their sum overflows
+    assert np.isfinite(field.uncertainty(rows)).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"bandwidth": 0.0}, "bandwidth must be 'cv', 'silverman' or a positive number, got 0.0."),
+        ({"bandwidth": -1}, "bandwidth must be 'cv', 'silverman' or a positive number, got -1."),
+        ({"bandwidth": float("nan")}, "or a positive number, got nan."),
+        ({"bandwidth": None}, "or a positive number, got None."),
+        (
+            {"bandwidth": "scott"},
+            "Unknown bandwidth 'scott'. Known: cv, silverman; or give a positive number.",
+        ),
+        ({"softening": -0.1}, "softening must be a number from 0 to 1e+100, got -0.1."),
+        ({"orders": (0, 1)}, "orders must be integers of at least 1"),
+        ({"orders": (1.5,)}, "orders must be integers of at least 1"),
+        ({"orders": ()}, "orders must be integers of at least 1"),
+        ({"orders": 3}, "orders must be integers of at least 1"),
+        ({"orders": (p for p in (1, 2))}, "orders must be integers of at least 1"),
+        ({"softening": "0.1"}, "softening must be a number from 0 to 1e+100, got '0.1'."),
+        ({"bandwidth": True}, "or a positive number, got True."),
+        ({"bandwidth": 1e300}, "bandwidth must lie between 1e-100 and 1e100, got 1e+300."),
+        ({"random_state": "abc"}, "random_state must be an integer ≥ 0, None or a numpy"),
+        ({"engine": ["attention"]}, "Unknown engine ['attention']"),
+        ({"device": "meta"}, "device 'meta' cannot be used here"),
+        ({"max_centers": 0}, "max_centers must be an integer of at least 1, got 0."),
+        ({"max_centers": 10.0}, "max_centers must be an integer of at least 1, got 10.0."),
+        ({"reduction": "randm"}, "Unknown reduction 'randm'. Did you mean 'random'?"),
+        ({"contamination": 0.7}, "contamination must lie in (0, 0.5], got 0.7."),
+        ({"contamination": "auto"}, "contamination must lie in (0, 0.5], got 'auto'."),
+        ({"engine": "atention"}, "Unknown engine 'atention'. Did you mean 'attention'?"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": 3.5}, "device 3.5 cannot be used here"),
+    ],
+)
+def test_bad_parameters_are_refused_at_fit(train, parameters, message):
+    field = QIPF(**parameters)
+    before = dict(vars(field))
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        field.fit(train)
+    assert vars(field) == before
+
+
+@pytest.mark.parametrize("method", [*SCORES, "predict"])
+def test_use_before_fit_is_refused(method):
+    with pytest.raises(QIPFNotFittedError, match="not fitted yet. Call fit"):
+        getattr(QIPF(), method)(np.zeros((1, 2)))
+
+
+def test_bad_labels_are_refused(train):
+    with pytest.raises(QIPFInputError, match=re.escape("y must have shape (800,), one entry")):
+        QIPF().fit(train, np.zeros(799, int))
+    with pytest.raises(QIPFInputError, match=re.escape("wrong must have shape (800,)")):
+        QIPF().fit(train, wrong=np.zeros((800, 2), bool))
+    with pytest.raises(QIPFInputError, match="wrong must hold booleans"):
+        QIPF().fit(train, wrong=np.arange(800))
+    with pytest.raises(QIPFInputError, match="not both"):
+        QIPF().fit(train, np.zeros(800, int), wrong=np.zeros(800, bool))
+    for labels in (np.arange(1, 801) % 10 + 1, np.full(800, 0.5), np.full(800, "cat")):
+        with pytest.warns(QIPFWarning, match=re.escape("y does not hold classes 0..9")):
+            assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"

@@ -1,0 +1,303 @@
+"""Every kind of file gives the same rows; every kind of bad file gives one clear line."""
+
+import gzip
+import re
+import zipfile
+
+import numpy as np
+import pytest
+
+from qipf.errors import QIPFInputError
+from qipf.io.logits import open_table, read_table
+from qipf.io.logits import table as limits
+
+LOGITS = np.array([[1.5, -2.0, 0.25], [0.0, 3.0, 1e-3], [-1.0, 0.5, 7.0], [4.0, 4.5, 5.0]])
+LABELS = np.array([0, 1, 2, 2])
+NAMES = ["a", "b", "c, d", 'e "f"']
+
+
+def csv_file(path, header="id,logit_0,logit_1,logit_2,label"):
+    quoted = ["a", "b", '"c, d"', '"e ""f"""']
+    lines = [
+        ",".join([name, *map(repr, row), str(label)])
+        for name, row, label in zip(quoted, LOGITS.tolist(), LABELS, strict=True)
+    ]
+    path.write_text("\n".join([header, *lines, ""]))
+
+
+def npz_file(path):
+    np.savez(path, logits=LOGITS, labels=LABELS, id=np.array(NAMES), other=np.zeros((7, 2)))
+
+
+def parquet_file(path):
+    import pyarrow.parquet
+
+    columns = {"id": NAMES, "label": LABELS} | {f"logit_{k}": LOGITS[:, k] for k in range(3)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+@pytest.fixture
+def one_row_blocks(monkeypatch):
+    monkeypatch.setattr(limits, "ROWS_PER_BLOCK", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("t.csv", csv_file), ("t.npz", npz_file), ("t.parquet", parquet_file), ("T.CSV", csv_file)],
+)
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_every_kind_gives_the_same_rows(tmp_path, monkeypatch, name, make, size):
+    monkeypatch.setattr(limits, "ROWS_PER_BLOCK", size)
+    path = tmp_path / name
+    make(path)
+    table = open_table(path)
+    assert (table.rows, table.columns, table.labelled) == (
+        4,
+        ("logit_0", "logit_1", "logit_2"),
+        True,
+    )
+    blocks = list(table.blocks())
+    assert [len(block.logits) for block in blocks] == ([size] * (4 // size) + [4 % size])[
+        : -(-4 // size)
+    ]
+    np.testing.assert_array_equal(np.concatenate([b.logits for b in blocks]), LOGITS)
+    np.testing.assert_array_equal(np.concatenate([b.labels for b in blocks]), LABELS)
+    assert [list(block.others) for block in blocks] == [["id"]] * len(blocks)
+    assert [str(v) for block in blocks for v in np.asarray(block.others["id"])] == NAMES
+    whole = read_table(path, labels=None)
+    np.testing.assert_array_equal(whole.logits, LOGITS)
+    assert whole.labels is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int32, np.uint8, ">f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("save", [np.save, np.savez, np.savez_compressed])
+def test_numpy_arrays_of_every_number(tmp_path, one_row_blocks, dtype, order, save):
+    values = np.asarray(np.arange(12).reshape(4, 3), dtype, order=order)
+    path = tmp_path / ("t.npy" if save is np.save else "t.npz")
+    save(path, values) if save is np.save else save(path, logits=values)
+    rows = read_table(path)
+    assert rows.labels is None
+    assert (
+        rows.logits.dtype
+        == (
+            np.float32
+            if np.dtype(dtype).itemsize <= 2 or np.dtype(dtype).kind == "f"
+            else np.float64
+        )
+        or np.dtype(dtype) == np.float64
+    )
+    np.testing.assert_array_equal(rows.logits, values)
+
+
+def test_labels_from_a_file_of_their_own(tmp_path, one_row_blocks):
+    np.save(tmp_path / "x.npy", LOGITS)
+    np.save(tmp_path / "y.npy", LABELS)
+    csv_file(tmp_path / "x.csv")
+    for name in ("x.npy", "x.csv"):
+        table = open_table(tmp_path / name, labels=str(tmp_path / "y.npy"))
+        assert table.labelled
+        np.testing.assert_array_equal(
+            np.concatenate([block.labels for block in table.blocks()]), LABELS
+        )
+    np.save(tmp_path / "z.npy", LABELS[:3])
+    with pytest.raises(QIPFInputError) as refused:
+        read_table(tmp_path / "x.npy", labels=str(tmp_path / "z.npy"))
+    assert str(refused.value) == f"{tmp_path}/z.npy has 3 labels, but {tmp_path}/x.npy 4 rows."
+
+
+def test_columns_by_name_and_by_pattern(tmp_path):
+    (tmp_path / "t.csv").write_text("out_10,x,out_9,dog,cat\n1,2,3,4,5\n")
+    read = lambda columns: read_table(tmp_path / "t.csv", columns).logits.tolist()  # noqa: E731
+    assert read("out_*") == [[3, 1]]  # by their numbers
+    assert read("*g,*t") == [[4, 5]]
+    assert read("dog, x ,dog") == [[4, 2]]
+    assert read("*") == [[1, 2, 3, 4, 5]]  # as they stand: not all are numbered
+
+
+def test_text_without_a_header_is_logits_in_order(tmp_path):
+    (tmp_path / "t.csv").write_text("1,2\n3,4")
+    table = open_table(tmp_path / "t.csv")
+    assert (table.rows, table.columns) == (2, ("logit_0", "logit_1"))
+    assert read_table(tmp_path / "t.csv").logits.tolist() == [[1, 2], [3, 4]]
+
+
+def test_marks_quotes_and_empty_lines(tmp_path, one_row_blocks):
+    (tmp_path / "t.csv").write_bytes(
+        b'\xef\xbb\xbflogit_0,logit_1,note\r\n1,2,"two\r\nlines"\r\n\r\n\r\n3,4,x\r\n'
+    )
+    blocks = list(open_table(tmp_path / "t.csv").blocks())
+    assert [block.logits.tolist() for block in blocks] == [[[1, 2]], [[3, 4]]]
+    assert [block.others for block in blocks] == [{"note": ["two\r\nlines"]}, {"note": ["x"]}]
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "{path} is empty: a header and rows of numbers are expected."),
+        ("logit_0,logit_1\n", "{path} has a header, but no rows."),
+        ("logit_0,logit_1\n\n\n", "{path} has a header, but no rows."),
+        (
+            "logit_0,logit_1\n1,2\n3\n",
+            "{path}, line 3 has 1 instead of 2 fields.",
+        ),
+        ("logit_0,logit_1\n1,2\n3,4,5\n", "{path}, line 3 has 3 instead of 2 fields."),
+        (
+            'note,logit_0,logit_1\n"a\nb",1,2\nc,1,cat\n',
+            "{path}, line 4: the column 'logit_1' holds 'cat', not a number.",
+        ),
+        (
+            "logit_0,logit_1\n1,\n",
+            "{path}, line 2: the column 'logit_1' holds nothing, not a number.",
+        ),
+        (
+            "logit_0,logit_1\n1,2\n1,nan\n",
+            "{path}, line 3: logit_1 is nan. Drop rows with NaN or inf, or repair them.",
+        ),
+        (
+            "logit_0,logit_1\n-inf,2\n",
+            "{path}, line 2: logit_0 is -inf. Drop rows with NaN or inf, or repair them.",
+        ),
+        (
+            "logit_0,logit_1,label\n1,2,0\n1,2,2\n",
+            "{path}, line 3: the label is '2.0', but 2 logits have classes 0..1.",
+        ),
+        (
+            "logit_0,logit_1,label\n1,2,cat\n",
+            "{path}, line 2: the column 'label' holds 'cat', not a number.",
+        ),
+        (
+            "a,b\n1,2\n",
+            "{path} has no column 'logit*'. It has: a, b. Choose the logits with --columns, names "
+            "or patterns by comma.",
+        ),
+        (
+            "logit_0;logit_1\n1;2\n",
+            "{path} separates its columns by semicolons; commas are expected.",
+        ),
+        (
+            "logit_0,logit_0\n1,2\n",
+            "{path} has more than one column 'logit_0'. Rename one of them.",
+        ),
+    ],
+)
+def test_bad_text_is_refused_with_its_line(tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(QIPFInputError) as refused:
+        read_table(path)
+    assert str(refused.value) == message.format(path=path)
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes("logit_0,café\n1,2\n".encode("latin-1"))
+    with pytest.raises(QIPFInputError, match=r"t\.csv is not a text file in UTF-8\."):
+        read_table(tmp_path / "t.csv")
+    (tmp_path / "t.csv").write_bytes(gzip.compress(b"logit_0,logit_1\n1,2\n"))
+    with pytest.raises(QIPFInputError) as refused:
+        read_table(tmp_path / "t.csv")
+    assert str(refused.value) == (
+        f"{tmp_path}/t.csv is compressed (gzip), not text. Unpack it, or name it for what it is."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": LOGITS}, "{path} has no array 'logits'. It has: x. Save it with"),
+        ({"logits": LOGITS[0]}, "{path}: logits must have shape (predictions, logits), got (3,)."),
+        ({"logits": LOGITS[:0]}, "{path}: logits has no rows."),
+        (
+            {"logits": LOGITS[:, :0]},
+            "{path}: logits must have shape (predictions, logits), got (4, 0).",
+        ),
+        ({"logits": np.array([["a"]])}, "{path}: logits must hold numbers, got <U1."),
+        ({"logits": LOGITS > 0}, "{path}: logits must hold numbers, got bool."),
+        (
+            {"logits": LOGITS, "labels": LABELS[:2]},
+            "{path}: labels must have shape (4,), one entry per row of logits, got (2,).",
+        ),
+        (
+            {"logits": LOGITS, "labels": LABELS + 1},
+            "{path}, row 2 of logits: the label is '3', but 3 logits have classes 0..2.",
+        ),
+        (
+            {"logits": LOGITS, "labels": np.array(NAMES)},
+            "{path}, row 0 of logits: the label is 'a', but 3 logits have classes 0..2.",
+        ),
+        (
+            {"logits": np.where(LOGITS == 7, np.nan, LOGITS)},
+            "{path}, row 2 of logits: logit_2 is nan. Drop rows",
+        ),
+    ],
+)
+def test_bad_arrays_are_refused(tmp_path, one_row_blocks, arrays, message):
+    path = tmp_path / "t.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(QIPFInputError, match=re.escape(message.format(path=path))):
+        read_table(path)
+
+
+def test_pickled_arrays_are_not_read(tmp_path):
+    np.savez(tmp_path / "t.npz", logits=np.array([[object()]], dtype=object))
+    with pytest.raises(QIPFInputError, match="logits holds Python objects, which are not read"):
+        read_table(tmp_path / "t.npz")
+
+
+def test_damaged_files_are_refused(tmp_path):
+    for name in ("t.npz", "t.npy", "t.parquet"):
+        (tmp_path / name).write_bytes(b"not what it says")
+        with pytest.raises(QIPFInputError, match=rf"{re.escape(name)}.* is not "):
+            read_table(tmp_path / name)
+    np.save(tmp_path / "t.npy", LOGITS)
+    whole = (tmp_path / "t.npy").read_bytes()
+    (tmp_path / "t.npy").write_bytes(whole[:-1])
+    with pytest.raises(QIPFInputError, match=r"t\.npy: the array is cut short\."):
+        read_table(tmp_path / "t.npy")
+    with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+        archive.writestr("logits.npy", whole[:-1])
+    with pytest.raises(QIPFInputError, match=r"t\.npz: logits is cut short\."):
+        read_table(tmp_path / "t.npz")
+
+
+def test_bad_parquet_columns_are_refused(tmp_path):
+    import pyarrow.parquet
+
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"logit_0": ["a"], "logit_1": [1.0]}), path)
+    with pytest.raises(QIPFInputError, match="the column 'logit_0' holds string, not numbers"):
+        read_table(path)
+    pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0, None], "logit_1": [1, 2]}), path)
+    with pytest.raises(QIPFInputError, match=r"row 1: logit_0 is null\."):
+        read_table(path)
+    pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0]}).slice(1), path)
+    with pytest.raises(QIPFInputError, match="has no rows"):
+        read_table(path)
+
+
+def test_wrong_names_are_refused(tmp_path):
+    csv_file(tmp_path / "t.csv")
+    np.save(tmp_path / "t.npy", LOGITS)
+    np.savez(tmp_path / "t.npz", logits=LOGITS)
+    for arguments, message in [
+        (("no.csv",), f"There is no file {tmp_path}/no.csv."),
+        (("t.txt",), f"Cannot read '{tmp_path}/t.txt': a file in .npz, .npy, .csv or .parquet is "),
+        ((".",), f"Cannot read '{tmp_path}': a file in "),
+        (("t.csv", "logits_0"), "has no column 'logits_0'. Did you mean 'logit_0'? It has: id, "),
+        (("t.csv", None, "klass"), "has no column 'klass' for the labels. It has: id, logit_0"),
+        (("t.csv", "l*", "label"), "the column 'label' is chosen as a logit and as the label."),
+        (("t.npy", "a"), "is one array without names: columns cannot be chosen in it"),
+        (("t.npz", None, "klass"), "has no array 'klass' for the labels. It has: logits."),
+        (("t.csv.gz",), "a file in .npz, .npy, .csv or .parquet is expected. Unpack it first."),
+        (("x" * 300 + ".csv",), ".csv: File name too long."),
+    ]:
+        path, *rest = arguments
+        with pytest.raises(QIPFInputError) as refused:
+            read_table(tmp_path / path, *rest)
+        assert message in str(refused.value)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(QIPFInputError, match=r"folder\.csv is a folder; name a file in it\."):
+        read_table(tmp_path / "folder.csv")

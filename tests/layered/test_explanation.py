@@ -1,0 +1,132 @@
+"""Explanations say what the numbers say."""
+
+import re
+
+import pytest
+import torch
+
+from qipf import QIPFInputError
+from qipf.layered import Explanation, Neighbor, Opinion
+from qipf.layered.explanation import doubts
+
+
+def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
+    prediction, opinions = model(fresh), model.opinions(fresh)
+    names = ["softmax", *map(str, model.layers_)]
+    for i, told in enumerate(model.explain(fresh)):
+        k = int(prediction.labels[i])
+        assert told.label == k
+        assert told.uncertainty == pytest.approx(float(prediction.uncertainty[i]))
+        assert told.probability == pytest.approx(float(prediction.probabilities[i, k]))
+        assert [o.name for o in told.opinions] == names
+        assert [o.weight for o in told.opinions] == model.weights_.tolist()
+        for opinion, q in zip(told.opinions, opinions[i], strict=True):
+            assert opinion.label == int(q.argmax())
+            assert opinion.confidence == pytest.approx(float(q.max()))
+            assert opinion.support == pytest.approx(float(q[k]))
+            off = opinion.weight * (1 - opinion.support) / (1 - told.probability)
+            assert opinion.doubt == pytest.approx(off, abs=1e-6)
+        assert sum(o.doubt for o in told.opinions) == pytest.approx(1)
+        assert told.disagreeing == tuple(o.name for o in told.opinions if o.label != k)
+
+
+def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, data):
+    from qipf.network.reading import in_parts
+
+    with torch.no_grad():
+        _, rows = in_parts(model.net.eval(), fresh, model.layers_)
+    fields = dict(zip(map(str, model.layers_), model.fields_, strict=True))
+    read = {str(tap): part for tap, part in rows.items()}
+    opinions = model.opinions(fresh)
+    for i, told in enumerate(model.explain(fresh, nearest=4)):
+        layers = told.opinions[1:]
+        assert told.doubting == max(layers, key=lambda o: o.doubt).name
+        number = 1 + [o.name for o in layers].index(told.doubting)
+        others = opinions[i, number].clone()
+        others[told.label] = -1
+        assert told.rival == int(others.argmax())
+        field = fields[told.doubting]
+        cosines = (field.metric(read[told.doubting][i : i + 1]) @ field.units.T)[0]
+        for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
+            own = (field.labels == label).nonzero()[:, 0]
+            expected = own[cosines[own].argsort(descending=True)][:4]
+            assert [n.index for n in found] == field.examples[expected].tolist()
+            assert [n.cosine for n in found] == pytest.approx(cosines[expected].tolist(), abs=1e-5)
+            # places in the loader's order: the labels there are those that are told
+            assert [int(data[1][n.index]) for n in found] == [label] * 4 == [n.label for n in found]
+
+
+def test_weighted_centres_name_the_examples_nearest_to_them(condensed, fresh, data):
+    fields = dict(zip(map(str, condensed.layers_), condensed.fields_, strict=True))
+    for told in condensed.explain(fresh, nearest=4):
+        field = fields[told.doubting]
+        for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
+            assert [n.label for n in found] == [label] * 4
+            assert [int(data[1][n.index]) for n in found] == [label] * 4
+            assert [n.cosine for n in found] == sorted((n.cosine for n in found), reverse=True)
+            own = set(field.examples[field.labels == label].tolist())
+            assert {n.index for n in found} <= own
+
+
+def test_a_class_with_few_centres_has_few_neighbours(model, fresh):
+    told = model.explain(fresh[:1], nearest=1000)[0]
+    own = int((model.fields_[0].labels == told.label).sum())
+    assert len(told.nearest) == own
+    assert len({n.index for n in told.nearest}) == own
+
+
+def test_certainty_is_doubted_by_the_weights():
+    weights = torch.tensor([0.6, 0.4], dtype=torch.float64)
+    found = doubts(torch.tensor([[0, 0], [1e-300, 0], [0.2, 0.3]], dtype=torch.float64), weights)
+    torch.testing.assert_close(found[0], weights)
+    assert found[1].tolist() == [1.0, 0.0]
+    torch.testing.assert_close(found[2], torch.tensor([0.5, 0.5]).double())
+
+
+def test_in_words():
+    told = Explanation(
+        label=3,
+        uncertainty=0.4055,
+        probability=0.4,
+        opinions=(
+            Opinion("softmax", 0.25, 3, 0.9, 0.9, 0.041),
+            Opinion("conv2 (input)", 0.75, 5, 0.7, 0.2333, 0.959),
+        ),
+        doubting="conv2 (input)",
+        rival=5,
+        nearest=(Neighbor(17, 3, 0.81), Neighbor(4, 3, 0.8)),
+        nearest_rival=(Neighbor(1203, 5, 0.95),),
+    )
+    assert str(told).splitlines() == [
+        "class 3, uncertainty 0.406: the network and its layers give it 40.0%",
+        "  prefer another class: conv2 (input)",
+        "  opinion        weight  prefers            class 3      doubt",
+        "  softmax         25.0%  class 3 (90.0%)          90.0%   4.1%",
+        "  conv2 (input)   75.0%  class 5 (70.0%)          23.3%  95.9%",
+        "  nearest training examples in conv2 (input), which doubts most:",
+        "    of class 3: 17 (cosine 0.810), 4 (cosine 0.800)",
+        "    of class 5: 1203 (cosine 0.950)",
+    ]
+
+
+def test_in_words_without_layers():
+    told = Explanation(
+        0, -2.0, 0.88, (Opinion("softmax", 1.0, 0, 0.88, 0.88, 1.0),), None, None, (), ()
+    )
+    assert str(told).splitlines() == [
+        "class 0, uncertainty -2: the network and its layers give it 88.0%",
+        "  prefer another class: none",
+        "  opinion  weight  prefers            class 0      doubt",
+        "  softmax  100.0%  class 0 (88.0%)          88.0%  100.0%",
+    ]
+
+
+def test_nothing_to_explain(model, fresh):
+    assert model.explain(fresh[:0]) == []
+
+
+@pytest.mark.parametrize("nearest", [0, -1, 2.5, True, "3", None])
+def test_what_is_no_number_of_neighbours(model, fresh, nearest):
+    message = f"nearest must be an integer of at least 1, got {nearest!r}."
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+        model.explain(fresh, nearest)

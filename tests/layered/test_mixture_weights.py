@@ -1,0 +1,222 @@
+"""Which layers count, at which width, by which weight, and when the softmax speaks alone."""
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from qipf import QIPFWarning
+from qipf.layered import mixture_weights as weighing
+from qipf.layered.class_field import ClassField
+from qipf.layered.metric import Metric
+from qipf.layered.mixture import gap, likeliest_weights, mixed
+from qipf.layered.mixture_weights import LEAST, WIDTHS, weighed
+from qipf.layered.posteriors import completed, opinions_of
+from qipf.layered.tuning import FEWEST, Tuning
+from qipf.network.features import Tap
+
+GOOD, FAIR, USELESS = Tap("good"), Tap("fair"), Tap("useless")
+SPREAD = {GOOD: 0.4, FAIR: 0.55}
+
+
+def field_of(rows, labels, classes=3, bandwidth=0.3):
+    metric = Metric(torch.zeros(rows.shape[1]), torch.eye(rows.shape[1]), gain_free=False)
+    return ClassField(metric, metric(rows), labels, classes, bandwidth, torch.arange(len(rows)))
+
+
+def case(count=300, seed=0, shift=0.0):
+    """Logits that often err, layers that know the class more or less, and one that knows nothing.
+
+    The errors of the three are independent of each other.
+    """
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (count,), generator=random)
+    truth = torch.eye(3)[labels]
+    logits = 2 * truth + (1 + shift) * torch.randn(count, 3, generator=random)
+    rows = {
+        tap: truth + (spread + shift) * torch.randn(count, 3, generator=random)
+        for tap, spread in SPREAD.items()
+    }
+    rows[USELESS] = torch.randn(count, 3, generator=random)
+    return logits, rows, labels
+
+
+def tuning_of(**sets):
+    found = {name: case(seed=5, shift=shift) for name, shift in sets.items()}
+    return Tuning({name: part[:2] for name, part in found.items()}, case(seed=5)[2])
+
+
+_, CENTERS, CENTER_LABELS = case(400, seed=1)
+FIELDS = {tap: field_of(rows, CENTER_LABELS) for tap, rows in CENTERS.items()}
+TUNING = tuning_of(clean=0.0, noise=0.3)
+
+
+def likelihoods(fields):
+    """What the softmax and those fields give the truth, of all tuning rows: the plain way."""
+    parts = []
+    for logits, rows in TUNING.sets.values():
+        opinions, _ = opinions_of(logits, rows, fields)
+        truth = TUNING.labels[:, None, None].expand(-1, opinions.shape[1], 1)
+        parts.append(opinions.gather(2, truth)[..., 0])
+    return torch.cat(parts)
+
+
+def test_the_opinion_that_knows_more_weighs_more():
+    fields, weights = weighed({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
+    assert list(fields) == [GOOD, FAIR]
+    assert (weights.dtype, weights.shape) == (torch.float64, (3,))
+    assert float(weights.sum()) == pytest.approx(1)
+    assert weights[1] > weights[2] > LEAST
+
+
+def test_each_layer_has_the_width_that_is_heaviest_among_all():
+    every = {
+        Tap(f"{tap.layer} {width}"): field.at(width * field.bandwidth)
+        for tap, field in FIELDS.items()
+        for width in WIDTHS
+    }
+    rows = {name: tap for name in every for tap in FIELDS if name.layer.split()[0] == tap.layer}
+    parts = []
+    for logits, read in TUNING.sets.values():
+        shown = {name: read[tap] for name, tap in rows.items()}
+        opinions, _ = opinions_of(logits, shown, every)
+        truth = TUNING.labels[:, None, None].expand(-1, opinions.shape[1], 1)
+        parts.append(opinions.gather(2, truth)[..., 0])
+    heavy = likeliest_weights(torch.cat(parts))[1:].view(len(FIELDS), len(WIDTHS)).argmax(1)
+    found, weights = weighed(FIELDS, TUNING, 0.0)
+    for (tap, field), width in zip(found.items(), heavy.tolist(), strict=True):
+        assert field.bandwidth == pytest.approx(WIDTHS[width] * FIELDS[tap].bandwidth)
+        assert torch.equal(field.units, FIELDS[tap].units)
+    torch.testing.assert_close(weights, likeliest_weights(likelihoods(found)))
+
+
+def test_a_width_far_too_wide_is_narrowed_and_one_too_narrow_is_widened():
+    for start, factor in ((1.2, min(WIDTHS)), (0.08, max(WIDTHS))):
+        wrong = {GOOD: FIELDS[GOOD].at(start)}
+        found, _ = weighed(wrong, TUNING)
+        assert found[GOOD].bandwidth == pytest.approx(factor * start)
+
+
+def test_a_layer_that_knows_nothing_is_left_out():
+    fields, weights = weighed(FIELDS, TUNING)
+    assert list(fields) == [GOOD, FAIR]
+    assert weights.shape == (3,)
+    assert float(weights.sum()) == pytest.approx(1)
+    torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
+
+
+def test_layers_that_were_named_stay():
+    fields, weights = weighed(FIELDS, TUNING, 0.0)
+    assert list(fields) == [GOOD, FAIR, USELESS]
+    assert weights.shape == (4,)
+    assert float(weights[3]) < LEAST
+
+
+def test_the_heaviest_layer_stays_however_light_it_is():
+    """Beside logits that hardly err."""
+    sure = {
+        name: (logits + torch.eye(3)[TUNING.labels], rows)
+        for name, (logits, rows) in TUNING.sets.items()
+    }
+    weak = {USELESS: FIELDS[USELESS], FAIR: FIELDS[FAIR]}
+    for least in (LEAST, 1.0):
+        fields, weights = weighed(weak, Tuning(sure, TUNING.labels), least)
+        assert list(fields) == [FAIR]
+        assert 0 < float(weights[1]) < LEAST
+
+
+def test_no_layers_no_weights():
+    fields, weights = weighed({}, TUNING)
+    assert (fields, weights.tolist()) == ({}, [1.0])
+
+
+def test_a_class_without_centres():
+    """It is left to the softmax before anything is weighed."""
+    kept = CENTER_LABELS != 2
+    few = {GOOD: field_of(CENTERS[GOOD][kept], CENTER_LABELS[kept])}
+    fields, weights = weighed(few, TUNING)
+    torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
+    assert not fields[GOOD].complete
+
+
+def test_many_rows_are_thinned(monkeypatch):
+    monkeypatch.setattr(weighing, "MOST_ROWS", 200)  # of 600: every third
+    few = Tuning(
+        {
+            name: (logits[::3], {tap: part[::3] for tap, part in rows.items()})
+            for name, (logits, rows) in TUNING.sets.items()
+        },
+        TUNING.labels[::3],
+    )
+    thinned = weighed(FIELDS, TUNING)
+    monkeypatch.undo()
+    plain = weighed(FIELDS, few)
+    assert list(thinned[0]) == list(plain[0])
+    torch.testing.assert_close(thinned[1], plain[1])
+
+
+def test_the_fields_it_was_given_are_left_alone():
+    weighed(FIELDS, TUNING)
+    assert [field.bandwidth for field in FIELDS.values()] == [0.3] * 3
+
+
+def test_gains_are_areas_of_each_set_less_the_softmaxs():
+    told = weighing._told({GOOD: FIELDS[GOOD]}, TUNING)
+    columns = [0, 1 + WIDTHS.index(1.0)]
+    weights = torch.tensor([0.3, 0.7]).double()
+    expected = []
+    for logits, rows in TUNING.sets.values():
+        softmax, predicted = logits.double().softmax(1), logits.argmax(1)
+        layer = completed(FIELDS[GOOD](rows[GOOD]).posterior, FIELDS[GOOD], softmax)
+        whole = mixed(torch.stack([softmax, layer], 1), weights)
+        wrong = predicted != TUNING.labels
+        areas = [roc_auc_score(wrong, gap(p, predicted)) for p in (whole, softmax)]
+        expected.append(areas[0] - areas[1])
+    assert told[columns].gains(weights) == pytest.approx(expected)
+    assert min(expected) > 0
+
+
+# ---------------------------------------------------------------------- fallbacks
+
+ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone."
+
+
+def alone(fields, tuning, reason):
+    with pytest.warns(QIPFWarning) as warned:
+        found, weights = weighed(fields, tuning)
+    assert [str(w.message) for w in warned] == [ALONE.format(reason)]
+    assert weights.tolist() == [1.0]
+    assert not found  # what does not count need not be computed
+
+
+def test_without_errors_the_softmax_speaks_alone():
+    logits = 5 * torch.eye(3)[TUNING.labels]
+    rows = TUNING.sets["clean"][1]
+    reason = "the network makes no errors to learn from, even on disturbed inputs"
+    alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
+
+
+def test_so_it_does_where_it_errs_always():
+    logits = -5 * torch.eye(3)[TUNING.labels]
+    rows = TUNING.sets["clean"][1]
+    reason = "the network makes no errors to learn from, even on disturbed inputs"
+    alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
+
+
+def test_so_it_does_where_layers_tell_errors_no_better(monkeypatch):
+    # EM gives such a layer next to nothing, which is next to no harm
+    monkeypatch.setattr(
+        "qipf.layered.mixture_weights.likeliest_weights",
+        lambda told: torch.tensor([0.1] + [0.9] * (told.shape[1] - 1)).double(),
+    )
+    reason = "they tell the network's errors no better than its softmax does"
+    alone({USELESS: FIELDS[USELESS]}, TUNING, reason)
+
+
+def test_without_layers_it_does_so_in_silence():
+    found, weights = weighed({}, TUNING)
+    assert (found, weights.tolist()) == ({}, [1.0])
+
+
+def test_with_too_few_examples_the_softmax_speaks_alone():
+    reason = f"fewer than {FEWEST} examples were left to weigh the layers by"
+    alone(FIELDS, Tuning({}, TUNING.labels[:0]), reason)

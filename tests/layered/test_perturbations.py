@@ -1,0 +1,267 @@
+"""Disturbances: seeded, bounded, nothing at strength 0, and as strong as asked for."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qipf.layered.perturbations import (
+    FOR_ALL,
+    FOR_IMAGES,
+    blur,
+    coarsen,
+    disturbed,
+    drop,
+    fade,
+    families,
+    hole,
+    noise,
+    shift,
+    strengths,
+    tone,
+    warp,
+)
+
+IMAGES = torch.rand(12, 3, 8, 6, generator=torch.Generator().manual_seed(0))
+TABLE = torch.rand(12, 5, generator=torch.Generator().manual_seed(0))
+TOKENS = torch.rand(12, 7, 5, generator=torch.Generator().manual_seed(0))
+KINDS = [
+    *((family, IMAGES) for family in FOR_IMAGES.values()),
+    *((family, rows) for family in FOR_ALL.values() for rows in (TABLE, TOKENS)),
+]
+
+
+#: These have no luck in them; those compute every number anew.
+CERTAIN, COMPUTED = (blur, fade, coarsen), (fade, tone, warp)
+
+
+@pytest.mark.parametrize(("disturb", "inputs"), KINDS)
+def test_strength_zero_is_the_input_itself(disturb, inputs):
+    found = disturbed(inputs, disturb, 0.0, 3)
+    if disturb in COMPUTED:
+        torch.testing.assert_close(found, inputs, atol=2e-6, rtol=0)
+    else:
+        assert torch.equal(found, inputs)
+
+
+@pytest.mark.parametrize(("disturb", "inputs"), KINDS)
+@pytest.mark.parametrize("t", [0.3, 1.0])
+def test_seeded_and_within_the_range(disturb, inputs, t):
+    found = disturbed(inputs, disturb, t, 3)
+    assert torch.equal(found, disturbed(inputs, disturb, t, 3))
+    assert found.shape == inputs.shape
+    assert found.dtype == inputs.dtype
+    assert not torch.equal(found, inputs)
+    assert inputs.min() <= found.min()
+    assert found.max() <= inputs.max()
+    other = disturbed(inputs, disturb, t, 4)
+    if disturb in CERTAIN:
+        assert torch.equal(found, other)
+    elif t < 1:  # then every pixel is dropped, and the hole is everywhere
+        assert not torch.equal(found, other)
+
+
+def test_families_fit_the_shape():
+    more = {"blur", "hole", "shift", "fade", "tone", "warp", "coarsen"}
+    assert set(families(IMAGES)) == {"noise", "drop", *more}
+    assert set(families(TABLE)) == set(families(TOKENS)) == {"noise", "drop"}
+
+
+SHAPES = [(3, 1, 9, 9), (2, 3, 4, 11), (4, 1, 1, 1), (2, 2, 1, 7), (1, 1, 2, 2), (2, 1, 33, 5)]
+
+
+@pytest.mark.parametrize("name", FOR_IMAGES)
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(SHAPES),
+    st.floats(0, 1),
+    st.integers(0, 2**32),
+    st.sampled_from([(0, 1), (-3.5, 2.0), (0, 255), (1e-30, 1e-30), (-1e6, 1e6)]),
+)
+def test_images_of_any_shape_and_range_stay_images(name, shape, t, seed, ends):
+    random = np.random.RandomState(seed % 1000)
+    images = torch.from_numpy(random.uniform(*ends, size=shape)).float()
+    found = disturbed(images, FOR_IMAGES[name], t, seed)
+    assert found.shape == images.shape
+    assert torch.isfinite(found).all()
+    assert images.min() <= found.min()
+    assert found.max() <= images.max()
+
+
+@pytest.mark.parametrize("name", FOR_IMAGES)
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.3, 255.0])
+@pytest.mark.parametrize("shape", [(3, 1, 8, 6), (2, 3, 1, 1)])
+def test_constant_images_stay_what_they_are(name, value, shape):
+    constant = torch.full(shape, value)
+    for t in (0.0, 0.4, 1.0):
+        assert torch.equal(disturbed(constant, FOR_IMAGES[name], t, 3), constant)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", FOR_IMAGES)
+def test_numbers_keep_their_type(name, dtype):
+    images = IMAGES.to(dtype)
+    found = disturbed(images, FOR_IMAGES[name], 0.5, 3)
+    assert found.dtype == dtype
+    expected = disturbed(images.double(), FOR_IMAGES[name], 0.5, 3)
+    torch.testing.assert_close(found.double(), expected, atol=0.01, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0, 1), st.integers(0, 1000))
+def test_a_shift_moves_pixels_and_loses_none(t, seed):
+    moved = disturbed(IMAGES, shift, t, seed)
+    for channel in range(3):
+        for before, after in zip(IMAGES[:, channel], moved[:, channel], strict=True):
+            assert torch.equal(before.flatten().sort().values, after.flatten().sort().values)
+
+
+def test_a_shift_is_a_roll():
+    moved = disturbed(IMAGES, shift, 0.7, 1)
+    rolls = [IMAGES[0].roll((a, b), (1, 2)) for a in range(8) for b in range(6)]
+    assert any(torch.equal(moved[0], rolled) for rolled in rolls)
+
+
+@pytest.mark.parametrize("t", [0.1, 0.5, 1.0])
+def test_a_blur_keeps_what_is_constant_and_flattens_the_rest(t):
+    constant = torch.full((2, 1, 8, 6), 0.7)
+    random = torch.Generator()
+    torch.testing.assert_close(blur(constant, t, random), constant)
+    assert blur(IMAGES, t, random).var() < IMAGES.var()
+
+
+def test_a_hole_is_a_square_of_the_mean():
+    t, inputs = 0.5, IMAGES.double()
+    found = hole(inputs, t, torch.Generator().manual_seed(0))
+    changed = (found != inputs).any(1)
+    for one in changed:
+        rows, columns = one.any(1), one.any(0)
+        assert torch.equal(one, rows[:, None] & columns)
+        assert (int(rows.sum()), int(columns.sum())) == (4, 3)
+    mean = inputs.mean((0, 2, 3))[:, None].expand(-1, int(changed.sum()))
+    torch.testing.assert_close(found.permute(1, 0, 2, 3)[:, changed], mean)
+    assert (hole(inputs, 1.0, torch.Generator()).std((0, 2, 3)) < 1e-12).all()
+
+
+def test_a_drop_takes_whole_pixels_of_images_and_numbers_of_tables():
+    images = drop(IMAGES, 0.4, torch.Generator().manual_seed(0))
+    lost = images != IMAGES
+    assert torch.equal(lost.all(1), lost.any(1))
+    assert 0.3 < float(lost.any(1).float().mean()) < 0.5
+    table = drop(TABLE, 1.0, torch.Generator())
+    torch.testing.assert_close(table, TABLE.mean(0).expand_as(TABLE))
+
+
+@pytest.mark.parametrize("t", [0.25, 1.0])
+def test_a_fade_keeps_the_mean_and_loses_contrast(t):
+    images, axes = IMAGES.double(), (1, 2, 3)
+    found = fade(images, t, torch.Generator())
+    torch.testing.assert_close(found.mean(axes), images.mean(axes))
+    torch.testing.assert_close(found.std(axes), (1 - t) * images.std(axes), atol=1e-12, rtol=1e-9)
+
+
+def test_tones_are_powers_of_what_they_were():
+    """In the range from 0 to 1: up to the sixth power, or the sixth root, for a whole image."""
+    images = IMAGES.double().clone()
+    images[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
+    found = tone(images, 0.4, torch.Generator().manual_seed(0))
+    darker = [torch.allclose(new, old**3) for new, old in zip(found, images, strict=True)]
+    lighter = [torch.allclose(new, old ** (1 / 3)) for new, old in zip(found, images, strict=True)]
+    assert [one != other for one, other in zip(darker, lighter, strict=True)] == [True] * 12
+    assert any(darker)
+    assert any(lighter)
+    for end in (images.min(), images.max()):
+        torch.testing.assert_close(found[images == end], images[images == end])
+    torch.testing.assert_close(
+        tone(7 * images - 3, 0.4, torch.Generator().manual_seed(0)), 7 * found - 3
+    )
+    most = tone(images, 1.0, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(most[darker], images[darker] ** 6)
+
+
+@pytest.mark.parametrize("axis", [2, 3])
+def test_a_warp_moves_pixels_smoothly(axis):
+    """A ramp tells how far: its numbers are places, here in widths of the image."""
+    size, t = 64, 0.2
+    places = (torch.arange(size, dtype=torch.float64) + 0.5) / size
+    view = (1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1)
+    ramp = places.view(view).expand(40, 1, size, size).contiguous()
+    moved = (warp(ramp, t, torch.Generator().manual_seed(0)) - ramp)[:, :, 16:-16, 16:-16]
+    assert 0.1 * t < float(moved.std()) < 0.3 * t
+    assert float(moved.diff(dim=2).abs().max()) < 0.5 * t / 4
+    assert float(moved.mean().abs()) < 0.1 * t  # neither way more than the other
+
+
+def test_a_warp_moves_all_channels_together():
+    one = IMAGES[:, :1]
+    found = warp(one.repeat(1, 3, 1, 1), 0.5, torch.Generator().manual_seed(0))
+    for channel in found.unbind(1):
+        torch.testing.assert_close(channel, warp(one, 0.5, torch.Generator().manual_seed(0))[:, 0])
+
+
+def test_what_is_coarse_has_blocks_of_their_mean():
+    found = coarsen(IMAGES, 0.5, torch.Generator())
+    for row in range(0, 8, 2):
+        for column in range(0, 6, 2):
+            block = IMAGES[:, :, row : row + 2, column : column + 2].mean((2, 3), keepdim=True)
+            got = found[:, :, row : row + 2, column : column + 2]
+            torch.testing.assert_close(got, block.expand(-1, -1, 2, 2))
+    torch.testing.assert_close(coarsen(found, 0.5, torch.Generator()), found)
+
+
+def test_two_by_two_pixels_are_left_at_least():
+    found = coarsen(IMAGES, 1.0, torch.Generator())
+    assert all(len(channel.unique()) == 4 for image in found for channel in image)
+    line = IMAGES[:, :, :1]
+    assert torch.equal(coarsen(line, 0.0, torch.Generator()), line)
+    assert coarsen(line, 1.0, torch.Generator()).shape == line.shape
+
+
+def test_noise_is_as_large_as_it_says():
+    inputs = torch.randn(400, 50, generator=torch.Generator().manual_seed(0))
+    added = noise(inputs, 0.25, torch.Generator().manual_seed(1)) - inputs
+    assert float(added.std() / inputs.std()) == pytest.approx(0.5, abs=0.02)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000))
+def test_strengths_never_fall_as_less_is_kept(seed):
+    """Even where the accuracy goes up and down with the strength."""
+
+    def accuracy(shown):
+        random = torch.Generator().manual_seed(seed + int(1e4 * float(shown.sum())))
+        return float(torch.rand((), generator=random))
+
+    found = strengths(accuracy, TABLE, noise, chance=0.0, seed=0, kept=(0.9, 0.7, 0.5, 0.2))
+    assert found == sorted(found)
+
+
+def test_strengths_bisect_what_is_known():
+    """A disturbance whose strength is told by its first number, and an accuracy linear in it."""
+
+    def mark(inputs, t, random):
+        return torch.cat([torch.tensor([[t, 0.0]]), inputs[1:]])
+
+    inputs = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+    found = strengths(
+        lambda shown: 1 - float(shown[0, 0]), inputs, mark, 0.2, seed=0, kept=(0.9, 0.5, 0.0)
+    )
+    # accuracy 0.2 + share · 0.8 is reached at t = 0.8 · (1 - share)
+    assert found == pytest.approx([0.08, 0.4, 0.8], abs=2**-7)
+
+
+def test_a_family_that_does_no_harm_is_turned_up_to_the_end():
+    found = strengths(lambda shown: 1.0, TABLE, noise, 0.1, seed=0, kept=(0.9, 0.5))
+    assert found == pytest.approx([1.0, 1.0], abs=2**-7)
+
+
+def test_features_of_other_scales_are_disturbed_by_their_own():
+    """As if every feature had been measured in other units."""
+    units = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
+    table = torch.rand(200, 5, generator=torch.Generator().manual_seed(4))
+    for disturb in FOR_ALL.values():
+        plain = disturbed(table, disturb, 0.4, 1)
+        torch.testing.assert_close(disturbed(table * units, disturb, 0.4, 1), plain * units)
+    changed = (disturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
+    assert ((changed > 0.15) & (changed < 0.25)).all()

@@ -1,0 +1,270 @@
+"""The field of a layer is the likeliest of those tried, and there is one wherever rows differ."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qipf import QIPFWarning
+from qipf.field.bandwidth import silverman
+from qipf.layered import selection as choosing
+from qipf.layered.class_field import ClassField
+from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.metric import Metric, Scatter
+from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
+from qipf.layered.tuning import Tuning
+from qipf.network.features import Tap
+
+
+def rows_of(count, seed, width=5, classes=3):
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (count,), generator=random)
+    rows = 3 * torch.eye(width)[labels] + torch.randn(count, width, generator=random)
+    return rows, labels
+
+
+ROWS, LABELS_OF = rows_of(80, 0)
+CLEAN, TRUTH = rows_of(60, 1)
+SETS = {
+    "clean": CLEAN,
+    "noise": CLEAN + torch.randn(60, 5, generator=torch.Generator().manual_seed(2)),
+}
+TAP = Tap("a")
+
+
+def field_of(metric, width, rows=ROWS, labels=LABELS_OF):
+    return ClassField(metric, metric(rows), labels, 3, width, torch.arange(len(rows)))
+
+
+def likelihood(field):
+    own = [field(rows).posterior.gather(1, TRUTH[:, None]).log() for rows in SETS.values()]
+    return float(torch.stack(own).clamp(min=choosing.DEEPEST).double().mean())
+
+
+# ---------------------------------------------------------------------- metric and width
+
+
+def test_it_is_the_likeliest_of_a_plain_search():
+    metric, width = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+    best = likelihood(field_of(metric, width))
+    for gain_free in (False, True):
+        for shrinkage in choosing.SHRINKAGES:
+            other = Scatter(ROWS, LABELS_OF, gain_free).metric(shrinkage, 4)
+            for factor in choosing.COARSE:
+                tried = field_of(other, factor * silverman(other(ROWS)))
+                assert likelihood(tried) <= best + 1e-9
+    assert metric.directions.shape == (5, 4)
+
+
+def test_each_set_counts_the_same():
+    """Twice the same set is the set once."""
+    once = chosen_metric(ROWS, LABELS_OF, {"a": CLEAN}, TRUTH, 3, 4)
+    twice = chosen_metric(ROWS, LABELS_OF, {"a": CLEAN, "b": CLEAN}, TRUTH, 3, 4)
+    assert once[1] == twice[1]
+    assert torch.equal(once[0].directions, twice[0].directions)
+
+
+def test_many_rows_are_thinned_together_with_their_labels(monkeypatch):
+    monkeypatch.setattr(choosing, "MOST_ROWS", 30)
+    thinned = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+    few = {name: rows[::4] for name, rows in SETS.items()}
+    plain = chosen_metric(ROWS, LABELS_OF, few, TRUTH[::4], 3, 4)
+    assert thinned[1] == plain[1]
+    assert torch.equal(thinned[0].directions, plain[0].directions)
+
+
+def test_many_centres_are_tried_by_the_first_of_them(monkeypatch):
+    """And so are the rows that a metric is made of; the field has all."""
+    monkeypatch.setattr(choosing, "TRIED_CENTERS", 50)
+    monkeypatch.setattr(choosing, "METRIC_ROWS", 50)
+    first = chosen_metric(ROWS[:50], LABELS_OF[:50], SETS, TRUTH, 3, 4)
+    found = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+    assert found[1] == first[1]
+    assert torch.equal(found[0].directions, first[0].directions)
+    monkeypatch.setattr(choosing, "METRIC_ROWS", 80)
+    assert not torch.equal(
+        chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)[0].directions, first[0].directions
+    )
+    assert len(fields_of(ROWS)[TAP].units) == 80
+
+
+def test_without_tuning_rows_it_is_the_middle_of_everything():
+    metric, width = chosen_metric(ROWS, LABELS_OF, {}, torch.empty(0, dtype=torch.long), 3, 4)
+    middle = choosing.SHRINKAGES[len(choosing.SHRINKAGES) // 2]
+    plain = Scatter(ROWS, LABELS_OF, False).metric(middle, 4)
+    assert torch.equal(metric.directions, plain.directions)
+    assert width == choosing.COARSE[len(choosing.COARSE) // 2] * silverman(plain(ROWS))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e20])
+def test_rows_all_alike_have_no_field(value):
+    rows = torch.full((20, 3), value)
+    assert chosen_metric(rows, LABELS_OF[:20], {"a": rows[:5]}, TRUTH[:5], 3, 4) is None
+
+
+def test_one_number_that_never_is_negative():
+    """Free of gain it is always 1; as it is, it has two sides."""
+    rows = ROWS[:, :1].abs()
+    found = chosen_metric(rows, LABELS_OF, {"a": CLEAN[:, :1].abs()}, TRUTH, 3, 4)
+    assert found is not None
+    assert not found[0].gain_free
+
+
+# ---------------------------------------------------------------------- the fields of the layers
+
+
+def kept(rows, labels):
+    found = Kept(100)
+    places = 3 * np.arange(len(labels)) + 1
+    found.add(np.arange(len(labels)) / 100, places, {**rows, LABELS: labels})
+    found.settle()
+    return found
+
+
+def fields_of(rows, condensed=None):
+    tuning = Tuning({"clean": (CLEAN, {TAP: CLEAN})}, TRUTH)
+    return chosen_fields(kept({TAP: rows}, LABELS_OF), tuning, [TAP], 3, 4, condensed)
+
+
+def test_a_field_has_every_row_at_the_chosen_metric_and_width():
+    field = fields_of(ROWS)[TAP]
+    metric, width = chosen_metric(ROWS, LABELS_OF, {"clean": CLEAN}, TRUTH, 3, 4)
+    assert field.bandwidth == width
+    assert torch.equal(field.units, metric(ROWS))
+    assert torch.equal(field.labels, LABELS_OF)
+    assert field.masses.tolist() == [1.0] * 80
+    assert field.examples.tolist() == [3 * i + 1 for i in range(80)]  # places in the loader
+
+
+@pytest.mark.parametrize("condensed", [12, 80, 1000])
+def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
+    whole, field = fields_of(ROWS)[TAP], fields_of(ROWS, condensed)[TAP]
+    assert len(field.units) == 11 if condensed == 12 else 80
+    assert field.bandwidth == whole.bandwidth
+    assert float(field.masses.sum()) == 80
+    if condensed >= 80:
+        assert torch.equal(field.units, whole.units)
+
+
+def test_a_layer_that_says_nothing_and_a_class_that_is_missing_are_told():
+    taps = TAP, Tap("b")
+    centers = kept({taps[0]: ROWS, taps[1]: torch.ones(80, 2)}, LABELS_OF)
+    tuning = Tuning({"clean": (CLEAN, {taps[0]: CLEAN, taps[1]: torch.ones(60, 2)})}, TRUTH)
+    said = [
+        "b (output) gives every training input the same numbers and is left out.",
+        "There are no training examples of classes 3, 4, so the layers leave them to the softmax.",
+    ]
+    with pytest.warns(QIPFWarning) as warned:
+        fields = chosen_fields(centers, tuning, taps, 5, 4)
+    assert [str(w.message) for w in warned] == said
+    assert list(fields) == [taps[0]]
+    with pytest.warns(
+        QIPFWarning, match=re.escape("of class 3, so the layers leave it to the softmax.")
+    ):
+        chosen_fields(centers, tuning, taps[:1], 4, 4)
+
+
+# ---------------------------------------------------------------------- weighted centres
+
+PLAIN = Metric(torch.zeros(5), torch.eye(5), gain_free=False)
+
+
+def many(counts, seed=0):
+    """A field with so many centres of each class, in random order, by odd places."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels), generator=random)]
+    rows = torch.randn(len(labels), 5, generator=random) + torch.eye(5)[labels % 5]
+    places = 1000 + 7 * torch.arange(len(labels))
+    return ClassField(PLAIN, PLAIN(rows), labels, len(counts), 0.5, places)
+
+
+def assert_stands_for(small, whole):
+    """Masses, labels and examples of the weighted centres are right."""
+    for label in range(whole.classes):
+        own, members = small.labels == label, whole.labels == label
+        assert bool(own.any()) == bool(members.any())
+        if not own.any():
+            continue
+        assert float(small.masses[own].sum()) == int(members.sum())
+        assert (small.masses[own] >= 1).all()
+        assert (small.masses[own] % 1 == 0).all()
+        # each names the example of its class that is nearest to it
+        cosines = small.units[own].double() @ whole.units[members].double().T
+        named = (small.examples[own][:, None] == whole.examples[members]).double()
+        assert (named.sum(1) == 1).all()
+        torch.testing.assert_close((cosines * named).sum(1), cosines.amax(1), atol=1e-6, rtol=0)
+    assert float((small.units.norm(dim=1) - 1).abs().max()) < 1e-6
+    assert (small.bandwidth, small.classes, small.metric) == (0.5, whole.classes, PLAIN)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=2, max_size=7).filter(lambda counts: sum(counts) > 1),
+    st.integers(1, 100),
+    st.integers(0, 1000),
+)
+def test_weighted_centres_stand_for_all_of_their_class(counts, size, seed):
+    whole = many(counts, seed)
+    small = condensed_field(whole, size)
+    assert_stands_for(small, whole)
+    least = [max(1, size * count // sum(counts)) for count in counts if count]
+    assert len(small.units) <= sum(least)
+    assert len(small.units) <= max(size, len(least) + size - 1)
+
+
+@pytest.mark.parametrize("size", [40, 41, 44])
+def test_no_more_centres_than_asked_for(size):
+    """Shares that would all be rounded up."""
+    small = condensed_field(many([55, 55, 55, 55, 55, 55]), size)
+    assert len(small.units) == 6 * (size // 6)
+
+
+def test_classes_of_one_member_keep_it():
+    whole = many([1, 50, 1])
+    small = condensed_field(whole, 1)
+    assert_stands_for(small, whole)
+    assert len(small.units) == 3
+    for label in (0, 2):
+        (place,) = (whole.labels == label).nonzero()[:, 0]
+        torch.testing.assert_close(
+            small.units[small.labels == label], whole.units[place : place + 1]
+        )
+        assert small.examples[small.labels == label].tolist() == [int(whole.examples[place])]
+
+
+def test_centres_enough_for_all_are_the_rows_themselves():
+    whole = many([20, 30])
+    small = condensed_field(whole, 50)
+    assert small.masses.tolist() == [1.0] * 50
+    rows = torch.randn(40, 5, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(small(rows).posterior, whole(rows).posterior)
+    torch.testing.assert_close(small(rows).log_density, whole(rows).log_density)
+
+
+def test_more_weighted_centres_say_more_nearly_the_same():
+    whole = many([300, 500, 400])
+    rows = torch.randn(200, 5, generator=torch.Generator().manual_seed(3))
+    off = [
+        float((condensed_field(whole, size)(rows).posterior - whole(rows).posterior).abs().mean())
+        for size in (3, 60, 600)
+    ]
+    assert off[0] > off[1] > off[2]
+    assert off[2] < 0.01
+
+
+def test_rows_that_are_all_alike_become_one():
+    units = torch.ones(30, 5) / 5**0.5
+    whole = ClassField(PLAIN, units, torch.arange(30) % 2, 2, 0.5, torch.arange(30))
+    small = condensed_field(whole, 10)
+    assert_stands_for(small, whole)
+    torch.testing.assert_close(small(units).posterior, whole(units).posterior)
+
+
+def test_the_same_rows_give_the_same_centres():
+    one, two = (condensed_field(many([200, 300]), 40) for _ in range(2))
+    assert torch.equal(one.units, two.units)
+    assert torch.equal(one.examples, two.examples)

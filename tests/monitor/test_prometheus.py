@@ -1,0 +1,94 @@
+"""Prometheus metrics of a watched stream: what they say, who may ask, and when they cannot be."""
+
+import builtins
+import socket
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from qipf import QIPFInputError, ShiftMonitor
+from qipf.calibration.conformal import Calibration
+from qipf.monitor.prometheus import metrics_server
+from qipf.monitor.watch import Report
+
+
+@pytest.fixture
+def verdict(rng):
+    monitor = ShiftMonitor(Calibration(rng.normal(size=300), rng.uniform(size=300) < 0.1))
+    return monitor.update(np.append(rng.normal(loc=3, size=60), np.nan))
+
+
+def scraped(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if line[:1] != "#"}
+
+
+def test_the_last_report_is_served(verdict):
+    with metrics_server(0) as (take, port):
+        assert scraped(port) == {}
+        take(Report(4, 70, 9, verdict))
+        told = scraped(port)
+    assert told == {
+        "qipf_predictions_total": 61,
+        "qipf_abstained_total": 1,
+        "qipf_bad_lines_total": 9,
+        "qipf_verdicts_total": 4,
+        "qipf_shift_alarm": 1,
+        "qipf_shift_log_evidence": verdict.log_evidence,
+        "qipf_shift_p_value": verdict.p_value,
+        "qipf_shift_since": verdict.since,
+        "qipf_window_ks": verdict.window.ks,
+        "qipf_window_superiority": verdict.window.superiority,
+        "qipf_window_mean_p": verdict.window.mean_p,
+        "qipf_window_abstained": 1,
+        "qipf_accuracy": verdict.accuracy.accuracy,
+        "qipf_accuracy_low": verdict.accuracy.low,
+        "qipf_accuracy_high": verdict.accuracy.high,
+    }
+    with pytest.raises(urllib.error.URLError):
+        scraped(port)  # it ends with the block
+
+
+def test_what_is_not_known_is_not_told(rng):
+    calm = ShiftMonitor(Calibration(rng.normal(size=300))).update(rng.normal(size=5))
+    with metrics_server(0) as (take, port):
+        take(Report(1, 5, 0, calm))
+        told = scraped(port)
+    assert told["qipf_shift_alarm"] == 0
+    assert not {"qipf_shift_since", "qipf_accuracy"} & set(told)
+
+
+def test_a_port_in_use_is_told():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(QIPFInputError, match=f"Cannot serve metrics on 127.0.0.1, port {port}"),
+            metrics_server(port),
+        ):
+            pass
+    with (
+        pytest.raises(QIPFInputError, match="Cannot serve metrics on 127.0.0.1, port 99999"),
+        metrics_server(99999),
+    ):
+        pass
+
+
+def test_without_the_package_the_way_out_is_told(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("prometheus_client"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(QIPFInputError) as caught, metrics_server(0):
+        pass
+    assert str(caught.value) == (
+        "Metrics need the package prometheus-client: pip install 'qipf[monitor]'."
+    )

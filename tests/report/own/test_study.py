@@ -1,0 +1,127 @@
+"""Numbers behind the page of one's own predictions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import entr, log_softmax, logsumexp, softmax
+
+from qipf import QIPF, QIPFInputError, accept_rule
+from qipf.io.logits import Block
+from qipf.report.own.study import METHODS, Threshold, certified_trial, study, wilson
+from qipf.report.run.decisions import halves
+from tests.conftest import make_logits
+
+TRAIN = make_logits(200).double().numpy()
+TEST = make_logits(80, seed=3).double().numpy()
+LABELS = np.where(np.arange(80) % 4 == 0, (TEST.argmax(1) + 1) % 10, TEST.argmax(1))
+
+
+def test_scores_are_those_of_the_formulas():
+    found = study(Block(TRAIN), Block(TEST, LABELS))
+    p = softmax(TEST, axis=1)
+    expected = {
+        "softmax": -np.expm1(log_softmax(TEST, axis=1).max(1)),
+        "entropy": entr(p).sum(1),
+        "energy": -logsumexp(TEST, axis=1),
+        "qipf": found.field.uncertainty(TEST),
+    }
+    assert set(found.scores) == set(found.usual) == set(METHODS) == set(expected)
+    for name, scores in expected.items():
+        np.testing.assert_allclose(found.scores[name], scores, rtol=1e-10, atol=1e-14)
+    np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
+
+
+def test_what_is_usual_is_measured_outside_the_field():
+    found = study(Block(TRAIN), Block(TEST), seed=4)
+    assert found.field.n_samples_seen_ == 160
+    order = np.random.default_rng(4).permutation(200)
+    np.testing.assert_array_equal(found.usual["qipf"], found.field.uncertainty(TRAIN[order[:40]]))
+    again = QIPF(random_state=4).fit(TRAIN[order[40:]])
+    np.testing.assert_array_equal(found.scores["qipf"], again.uncertainty(TEST))
+
+
+def test_without_labels_the_threshold_says_what_is_unusual():
+    found = study(Block(TRAIN), Block(TEST))
+    limit = found.threshold
+    assert found.wrong is None
+    assert not found.detectable
+    assert limit.value == np.quantile(found.usual["qipf"], 0.95)
+    assert (limit.chosen_on, limit.checked_on, limit.errors, limit.risk) == (40, 80, None, None)
+    assert limit.kept == int((found.scores["qipf"] <= limit.value).sum())
+
+
+def test_without_errors_a_rule_is_certified_all_the_same():
+    wrong = np.zeros(800, bool)
+    trial = certified_trial(np.arange(800.0), wrong)
+    assert trial.rule.max_risk == 0.01  # no error tells what would be reasonable
+    assert trial.rule.certified
+    assert trial.rule.accepted == 400
+    assert not study(Block(TRAIN), Block(TEST, TEST.argmax(1))).detectable
+
+
+def test_the_threshold_is_the_certified_rule_of_one_half():
+    wrong = np.arange(4000) >= 3000
+    trial = certified_trial(np.arange(4000.0), wrong, target=0.05, seed=2)
+    held_out, other = halves(4000, 2)
+    assert trial.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05)
+    assert 3000 <= trial.rule.threshold < 3160
+    accepted = other <= trial.rule.threshold
+    assert (trial.count, trial.accepted) == (2000, accepted.sum())
+    assert trial.errors == wrong[other][accepted].sum()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 200), st.integers(0, 2**32 - 1))
+def test_the_limit_is_never_chosen_by_the_half_that_certifies_it(count, seed):
+    random = np.random.default_rng(seed)
+    scores, wrong = random.random(count), random.random(count) < 0.4
+    held_out, other = halves(count, seed)
+    limit = certified_trial(scores, wrong, seed=seed).rule.max_risk
+    assert limit == (wrong[other].mean() / 2 or 0.01)
+    flipped = wrong.copy()
+    flipped[held_out] = ~flipped[held_out]
+    assert certified_trial(scores, flipped, seed=seed).rule.max_risk == limit
+
+
+def test_the_study_tells_the_rules_threshold_or_none():
+    found = study(Block(TRAIN), Block(TEST, LABELS), 0.9)
+    rule = found.trial.rule
+    assert rule == certified_trial(found.scores["qipf"], found.wrong, 0.9).rule
+    assert found.threshold == Threshold(
+        rule.threshold, 0.9, 40, 40, found.trial.accepted, found.trial.errors
+    )
+    assert found.threshold.risk[0] == found.trial.risk
+    assert study(Block(TRAIN), Block(TEST, LABELS), 0.001).threshold is None
+    single = study(Block(TRAIN), Block(TEST[:1], LABELS[:1]))  # nothing to halve
+    assert single.trial is None
+    assert single.threshold.errors is None
+
+
+def test_a_threshold_that_fails_on_the_other_half_says_so():
+    assert not Threshold(1.0, 0.1, 200, 200, kept=100, errors=30).holds
+    assert Threshold(1.0, 0.1, 200, 200, kept=100, errors=12).holds
+    assert Threshold(1.0, 0.1, 200, 200, kept=0, errors=0).risk is None
+
+
+def test_wilsons_interval():
+    from scipy.stats import binomtest
+
+    for errors, count in [(0, 10), (3, 40), (40, 40), (500, 1000)]:
+        expected = binomtest(errors, count).proportion_ci(0.95, "wilson")
+        share, low, high = wilson(errors, count)
+        assert (share, low, high) == pytest.approx((errors / count, *expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "target", "message"),
+    [
+        (TRAIN, TEST[:, :4], None, "Training rows have 10 logits, test rows 4. Both must come"),
+        (TRAIN[:19], TEST, None, "There are 19 training rows; at least 20 are needed."),
+        (TRAIN, TEST, 1.0, "The error rate to keep to must lie between 0 and 1; got 1."),
+    ],
+)
+def test_refusals(train, test, target, message):
+    with pytest.raises(QIPFInputError) as refused:
+        study(Block(train), Block(test), target)
+    assert str(refused.value).startswith(message)

@@ -1,0 +1,132 @@
+"""A run is read as it is, also half of one; names that it lacks are refused with near ones."""
+
+import json
+
+import numpy as np
+import pytest
+
+from qipf import QIPFError
+from qipf.metrics.error_detection import evaluate
+from qipf.report.run.run import Run, chance, level_text
+
+
+def record(**changes):
+    return {
+        "network": "net", "dataset": "digits", "corruption": "zoom", "level": 2.0,
+        "method": "qipf", "seed": 0, "accuracy": 0.75, "roc_auc": 0.5,
+    } | changes  # fmt: skip
+
+
+def written(folder, *records):
+    lines = "".join(json.dumps(each) + "\n" for each in records)
+    (folder / "results.jsonl").write_text(lines)
+    return Run(folder)
+
+
+def test_what_a_run_holds(tiny_run):
+    run = Run(tiny_run)
+    assert run.networks == ["tiny_mlp", "short_mlp"]
+    assert run.methods == ["mc_dropout", "qipf", "entropy", "energy", "mc_dropout_entropy"]
+    assert run.corruptions("tiny_mlp") == ["rotation", "zoom"]
+    assert run.levels("tiny_mlp", "rotation") == [15, 30, 90]
+    assert run.seeds == [0]
+    assert Run(tiny_run / "results.jsonl").folder == tiny_run
+
+
+def test_scores_give_the_recorded_metrics(tiny_run):
+    run = Run(tiny_run)
+    for level, (scores, wrong) in run.scores("tiny_mlp", "rotation").items():
+        assert set(scores) == set(run.methods)
+        for method, values in scores.items():
+            at = run.curve("tiny_mlp", "rotation", method, "roc_auc")
+            known = at.values[at.levels.index(level)]
+            assert evaluate(values, wrong)["roc_auc"] == pytest.approx(known, abs=1e-3)
+
+
+def test_clean_images_stand_where_the_corruption_does_nothing(tiny_run):
+    run = Run(tiny_run)
+    clean = next(
+        r for r in run.records
+        if (r["network"], r["corruption"], r["method"]) == ("tiny_mlp", "none", "qipf")
+    )  # fmt: skip
+    for corruption, place in (("rotation", 0.0), ("zoom", 1.0)):
+        curve = run.curve("tiny_mlp", corruption, "qipf", "roc_auc")
+        assert curve.values[curve.levels.index(place)] == clean["roc_auc"]
+        assert list(curve.levels) == sorted([place, *run.levels("tiny_mlp", corruption)])
+    errors = run.error_rate("tiny_mlp", "zoom")
+    assert errors.values[errors.levels.index(1.0)] == pytest.approx(1 - clean["accuracy"])
+
+
+def test_seeds_are_averaged_and_what_is_not_defined_is_a_gap(tmp_path):
+    run = written(
+        tmp_path,
+        record(roc_auc=0.5),
+        record(roc_auc=0.7, seed=1),
+        record(level=3.0, roc_auc=None, accuracy=1.0),
+    )
+    curve = run.curve("net", "zoom", "qipf", "roc_auc")
+    assert curve.levels == (2.0, 3.0)
+    np.testing.assert_allclose(curve.values, [0.6, np.nan])
+    assert run.curve("net", "zoom", "entropy", "roc_auc") is None
+
+
+def test_levels_measured_by_one_method_only_count_for_the_error_rate(tmp_path):
+    run = written(tmp_path, record(), record(method="entropy"), record(method="entropy", level=3.0))
+    assert run.error_rate("net", "zoom").levels == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda run: run.network("tiny_mpl"),
+            "Unknown network of this run 'tiny_mpl'. Did you mean 'tiny_mlp'? "
+            "Known: short_mlp, tiny_mlp.",
+        ),
+        (
+            lambda run: run.network(None),
+            "The run has several networks (tiny_mlp, short_mlp). Name one: --network",
+        ),
+        (
+            lambda run: run.corruption("tiny_mlp", "rotaton"),
+            "Unknown corruption of tiny_mlp in this run 'rotaton'. Did you mean 'rotation'? "
+            "Known: rotation, zoom.",
+        ),
+        (
+            lambda run: run.level("tiny_mlp", "rotation", 31.0),
+            "rotation 31 was not measured on tiny_mlp. Did you mean 30? Known: 15, 30, 90.",
+        ),
+        (
+            lambda run: run.chosen_methods(["qpif"]),
+            "Unknown method of this run 'qpif'. Did you mean 'qipf'? "
+            "Known: energy, entropy, mc_dropout, mc_dropout_entropy, qipf.",
+        ),
+    ],
+)
+def test_names_that_the_run_lacks_are_refused(tiny_run, ask, message):
+    with pytest.raises(QIPFError) as refused:
+        ask(Run(tiny_run))
+    assert str(refused.value) == message
+
+
+def test_runs_without_results_are_refused(tmp_path):
+    (tmp_path / "results.jsonl").touch()
+    with pytest.raises(QIPFError) as refused:
+        Run(tmp_path)
+    assert str(refused.value) == (
+        f"There are no results in {tmp_path} yet. Make them first: qipf bench run --out {tmp_path}"
+    )
+
+
+def test_clean_images_that_were_not_tried(tmp_path):
+    run = written(tmp_path, record())
+    assert run.clean_scores("net") is None
+    with pytest.raises(QIPFError) as refused:
+        run.corruption("net", "none")
+    assert str(refused.value) == "net was not tried on clean images in this run."
+
+
+def test_words_for_levels_and_chance():
+    assert level_text("unheard", 3.0) == "3"
+    assert chance("aurc", [0.2]) == [0.2]
+    assert chance("fpr95", [0.2]) == [0.95]

@@ -1,0 +1,115 @@
+"""`qipf score` on a folder of shards."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import qipf
+from qipf.scoring import score_shards, shards
+from qipf.scoring.limits import outlier_limit
+from tests.cli.test_module import run as command
+from tests.scoring.shard_files import contents, rich_table
+
+
+def test_the_command_scores_a_folder_and_goes_on(folder, field, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    qipf.save(field, "field.qipf")
+    code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out")
+    total = score_shards(field, "in", "again").total
+    line = f"126 rows, mean uncertainty {total.mean:.4g}, {total.outliers} outliers "
+    assert (code, err) == (0, "")
+    share, limit = total.outliers / 126, outlier_limit(field)
+    assert out == f"wrote out: 4 shards, {line}({share:.1%}): {limit}\n"
+    (folder / "out" / "day=2" / "part-001.parquet").unlink()
+    code, out, _ = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out", "--json")
+    assert (code, json.loads(out)) == (
+        0,
+        {
+            "output": "out", "shards": 4, "kept": 3, "rows": 126,
+            "uncertainty": {"mean": total.mean, "min": total.lowest, "max": total.highest},
+            "outliers": total.outliers,
+            "outlier_limit": {
+                "above": limit.above, "share": 0.1, "of": "training rows", "held_out": None,
+            },
+        },
+    )  # fmt: skip
+    assert contents(folder / "out") == contents(folder / "again")
+
+
+def told(monkeypatch, capsys, *arguments):
+    code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", *arguments)
+    assert (code, err) == (0, "")
+    return out
+
+
+def test_one_shard_one_row_and_none_are_told_in_words(tmp_path, field, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    qipf.save(field, "field.qipf")
+    Path("in").mkdir()
+    pq.write_table(rich_table(1), "in/a.parquet")
+    found = score_shards(field, "in", "one").total
+    mean, limit = f"mean uncertainty {found.mean:.4g}", outlier_limit(field)
+    share = "1 outlier (100.0%)" if found.outliers else "0 outliers (0.0%)"
+    line = f"1 row, {mean}, {share}: {limit}\n"
+    assert told(monkeypatch, capsys, "out") == f"wrote out: 1 shard, {line}"
+    again = told(monkeypatch, capsys, "out")
+    assert again == f"wrote out: 1 shard (finished before: 1), {line}"
+    pq.write_table(rich_table(0), "in/a.parquet")
+    assert told(monkeypatch, capsys, "none") == "wrote none: 1 shard, no rows\n"
+    asked = json.loads(told(monkeypatch, capsys, "none", "--json"))
+    assert (asked["rows"], asked["outliers"]) == (0, 0)
+    assert asked["uncertainty"] == {"mean": None, "min": None, "max": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ("in", "-o", "in"),
+            "in and in overlap: what is written would be taken for input. Choose an output folder "
+            "beside it.",
+        ),
+        (
+            ("in", "-o", "out", "--engine", "rai"),
+            "Unknown engine 'rai'. Did you mean 'ray'? Known: local, ray.",
+        ),
+        (("in", "-o", "out", "--workers", 2), "--address and --workers belong to --engine ray."),
+        (
+            ("in/day=1/part-000.parquet", "-o", "s.csv", "--engine", "ray"),
+            "--engine ray is for a folder of .parquet shards; in/day=1/part-000.parquet is none.",
+        ),
+        (
+            ("in/day=1/part-000.parquet", "-o", "s.csv", "--overwrite"),
+            "--overwrite is for a folder of .parquet shards; in/day=1/part-000.parquet is none.",
+        ),
+        (("none", "-o", "out"), "There is no file or folder none."),
+    ],
+)
+def test_the_command_refuses_in_one_line(folder, field, arguments, line, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    qipf.save(field, "field.qipf")
+    code, out, err = command(monkeypatch, capsys, "score", "field.qipf", *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"qipf: {line}")
+    assert err.count("\n") == 1
+    assert not (folder / "out").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(folder, field, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    qipf.save(field, "field.qipf")
+    once, done = shards.score_shard, []
+
+    def interrupted(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(once(*arguments))
+        return done[-1]
+
+    monkeypatch.setattr(shards, "score_shard", interrupted)
+    code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out")
+    assert (code, out) == (130, "")
+    assert err == "\nStopped; finished shards are in out. Run the same command again to go on.\n"
+    assert len(contents(folder / "out")) == 1

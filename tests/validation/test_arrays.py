@@ -1,0 +1,41 @@
+"""Arrays at the public door: what is finite, and what is not."""
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import QIPFInputError
+from qipf.validation.arrays import given_back, require_finite
+
+
+def test_finite_rows_pass_even_where_their_sum_is_not():
+    require_finite(torch.full((3, 2), 1e308, dtype=torch.float64), "X")
+    require_finite(torch.full((3, 2), 3e38), "X")
+    require_finite(torch.empty(0, 2), "X")
+
+
+def test_rows_that_ask_for_gradients_pass_without_a_warning():
+    require_finite(torch.zeros(2, 2, requires_grad=True), "X")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_rows_that_are_not_finite_are_named(value):
+    rows = torch.zeros(9, 2)
+    rows[[1, 4], 1] = value
+    with pytest.raises(QIPFInputError) as caught:
+        require_finite(rows, "logits")
+    assert str(caught.value) == (
+        "logits has 2 rows with NaN or inf (rows 1, 4). Drop or repair them first."
+    )
+
+
+def test_infinities_that_cancel_are_found():
+    rows = torch.tensor([[float("inf"), -float("inf")]])
+    with pytest.raises(QIPFInputError, match="X has 1 row with NaN or inf"):
+        require_finite(rows, "X")
+
+
+def test_what_comes_in_goes_out():
+    values = torch.ones(2)
+    assert given_back(values, torch.zeros(1)) is values
+    np.testing.assert_array_equal(given_back(values, [0.0]), np.ones(2))
