@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.io.atomic import checked_output, replaced
 from qipf.io.container import Arrays, encoded, read_file
+from qipf.io.schema import KINDS, refuse, require_version
 from qipf.monitor.martingale import BETS, Betting, Crossing
 from qipf.monitor.monitor import ShiftMonitor, State
 from qipf.monitor.online_p_values import StreamRanks
-from qipf.storage.restoring import HELD
 
 if TYPE_CHECKING:
     from qipf.field.estimator import QIPF
@@ -96,22 +96,16 @@ def load_state(
     name = str(path)
     held = header.get("kind")
     if held != "monitor":
-        what = HELD.get(str(held), f"something of the kind {held!r:.80}")
+        what = KINDS.get(str(held), f"something of the kind {held!r:.80}")
         raise QIPFFileError(
-            f"{name} holds {what}, where {HELD['monitor']} is expected. Name a file of its own for "
+            f"{name} holds {what}, where {KINDS['monitor']} is expected. Name a file of its own for "
             "the state; one that is not there yet is begun."
         )
-    version = header.get("format_version")
-    if type(version) is not int or version < 1:
-        _refuse(name, f"its format version is {version!r:.80}")
-    if version > FORMAT_VERSION:
-        _refuse(
-            name, f"a newer qipf wrote it (format {version}, here {FORMAT_VERSION}): update qipf"
-        )
+    require_version(name, header, FORMAT_VERSION)
     if set(header) != _KEYS or set(arrays) != _ARRAYS:
-        _refuse(name, "it does not hold what a monitor's state holds")
+        refuse(name, "it does not hold what a monitor's state holds")
     if header["reference"] != reference_digest(calibration, field):
-        _refuse(
+        refuse(
             name,
             "it belongs to another field, or to another calibration of it. Use the field it was "
             "made with, or start a new state",
@@ -121,7 +115,7 @@ def load_state(
     except QIPFInputError as error:
         raise QIPFFileError(f"{name} cannot be used: {error}") from error
     if not _sound_notes(header["notes"]):
-        _refuse(name, "its notes are not plain values")
+        refuse(name, "its notes are not plain values")
     monitor.notes = header["notes"]
     monitor._state = _state(name, header, arrays, monitor)
     return monitor
@@ -152,21 +146,21 @@ def learned(field: QIPF | None) -> tuple[Any, ...]:
 def _state(path: str, header: dict[str, Any], arrays: Arrays, monitor: ShiftMonitor) -> State:
     seen, abstained = header["seen"], header["abstained"]
     if not _count(seen) or not _count(abstained) or abstained > seen:
-        _refuse(path, f"it counts {abstained!r:.80} abstained of {seen!r:.80}")
+        refuse(path, f"it counts {abstained!r:.80} abstained of {seen!r:.80}")
     ranks = StreamRanks(monitor.calibration, monitor.random_state)
     counts = _array(path, arrays, "counts", len(ranks.counts))
     if not _naturals(counts) or int(counts.sum()) != seen:
-        _refuse(path, "its counts do not add up")
+        refuse(path, "its counts do not add up")
     ranks.counts = counts.astype(np.int64)
     recent = _array(path, arrays, "recent", min(seen, monitor.window))
     refused = _array(path, arrays, "refused", len(recent))
     sound = _naturals(refused) and refused.max(initial=0.0) <= 1.0 and refused.sum() <= abstained
     if not sound or not refused[~np.isfinite(recent)].all():
-        _refuse(path, "what it abstained from in the window is impossible")
+        refuse(path, "what it abstained from in the window is impossible")
     betting = _betting(path, arrays, seen)
     alarm = _alarm(path, header["alarm"], seen)
     if (alarm is not None) != (betting.peak >= -math.log(monitor.alpha)):
-        _refuse(path, "its alarm does not agree with its evidence")
+        refuse(path, "its alarm does not agree with its evidence")
     return State(ranks, betting, recent, refused.astype(bool), abstained, alarm)
 
 
@@ -182,9 +176,9 @@ def _betting(path: str, arrays: Arrays, seen: int) -> Betting:
     evidence = _array(path, arrays, "evidence", 2)
     numbers = (betting.gains, betting.stakes, betting.best, evidence)
     if not all(np.isfinite(array).all() for array in numbers):
-        _refuse(path, "its bets hold NaN or inf")
+        refuse(path, "its bets hold NaN or inf")
     if not _naturals(start) or start.max() >= seen or evidence[1] < max(evidence[0], 0.0):
-        _refuse(path, "its bets are impossible")
+        refuse(path, "its bets are impossible")
     betting.best_start = start.astype(np.int64)
     betting.log_evidence, betting.peak = map(float, evidence)
     return betting
@@ -194,17 +188,17 @@ def _alarm(path: str, told: Any, seen: int) -> Crossing | None:
     if told is None:
         return None
     if not isinstance(told, list) or len(told) != 2 or not all(map(_count, told)):
-        _refuse(path, f"its alarm is {told!r:.80}")
+        refuse(path, f"its alarm is {told!r:.80}")
     at, since = told
     if not 1 <= since <= at <= seen:
-        _refuse(path, f"its alarm is {told!r:.80}, after {seen} predictions")
+        refuse(path, f"its alarm is {told!r:.80}, after {seen} predictions")
     return Crossing(at, since)
 
 
 def _array(path: str, arrays: Arrays, name: str, length: int) -> NDArray[np.float64]:
     array = arrays[name]
     if array.dtype != np.float64 or array.shape != (length,):
-        _refuse(path, f"its array {name!r} is {array.dtype} of shape {array.shape}")
+        refuse(path, f"its array {name!r} is {array.dtype} of shape {array.shape}")
     return array
 
 
@@ -220,7 +214,3 @@ def _sound_notes(notes: Any) -> bool:
     return isinstance(notes, dict) and all(
         isinstance(name, str) and type(value) in (int, str) for name, value in notes.items()
     )
-
-
-def _refuse(path: str, reason: str) -> NoReturn:
-    raise QIPFFileError(f"{path} cannot be used: {reason}.")

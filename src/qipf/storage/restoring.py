@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.field.estimator import QIPF
 from qipf.field.parameters import check_device, check_parameters
 from qipf.io.container import Arrays
+from qipf.io.schema import KINDS, refuse, require_keys, require_version
 from qipf.network.wrapped import POOLINGS
 
 #: What this library writes; it reads every version up to this one.
@@ -61,21 +62,12 @@ HEADER_KEYS = {
     "layers": ("format_version", "library_version", "kind", "parameters", "layers", "network"),
 }
 
-#: What a file holds, in words.
-HELD = {
-    "field": "a field",
-    "model": "the field of a wrapped model",
-    "rule": "an accept rule",
-    "layers": "the fields of a network's layers",
-    "monitor": "the state of a monitor",
-}
-
 
 def restored_field(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
     """The fitted field with its calibration and rule; `path` is what errors call the file."""
     kind = checked_kind(header, path)
     if kind not in ("field", "model"):
-        raise QIPFFileError(f"{path} holds {HELD[kind]}, not a field.")
+        raise QIPFFileError(f"{path} holds {KINDS[kind]}, not a field.")
     _check_network(path, header)
     field = _unfitted(path, header["parameters"])
     dimension = _check_arrays(path, arrays)
@@ -111,17 +103,11 @@ def checked_kind(header: dict[str, Any], path: str) -> str:
     """What the file holds, once its version and the keys of its header are as they should be."""
     if header.get("kind") == "monitor":
         raise QIPFFileError(
-            f"{path} holds {HELD['monitor']}, where a field is expected. Name the field that it "
+            f"{path} holds {KINDS['monitor']}, where a field is expected. Name the field that it "
             "was made with; the state is for qipf monitor --state, or ShiftMonitor.load(path, "
             "field)."
         )
-    version = header.get("format_version")
-    if type(version) is not int or version < 1:
-        refuse(path, f"its format version is {version!r:.80}")
-    if version > FORMAT_VERSION:
-        refuse(
-            path, f"a newer qipf wrote it (format {version}, here {FORMAT_VERSION}): update qipf"
-        )
+    version = require_version(path, header, FORMAT_VERSION)
     kind = header.get("kind")
     known = HEADER_KEYS if version > 1 else ("field", "model")
     if not isinstance(kind, str) or kind not in known:
@@ -257,17 +243,5 @@ def _check_network(path: str, header: Mapping[str, Any]) -> None:
         refuse(path, f"its pooling is {network['pooling']!r:.80}, or it has no fingerprint")
 
 
-def require_keys(path: str, what: str, found: Any, expected: Any) -> None:
-    """Refuse what is not an object with exactly these keys."""
-    if not isinstance(found, dict) or set(found) != set(expected):
-        names = sorted(found) if isinstance(found, dict) else found
-        refuse(path, f"its {what} is {names!r:.200}, not {sorted(expected)}")
-
-
 def _texts(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)
-
-
-def refuse(path: str, reason: str) -> NoReturn:
-    """The error for a file that is sound as a file, and says what cannot be."""
-    raise QIPFFileError(f"{path} cannot be used: {reason}.")

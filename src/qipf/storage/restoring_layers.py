@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from qipf.io.container import Arrays
+from qipf.io.schema import refuse, require_keys
 from qipf.layered.class_field import LARGEST_TABLE, ClassField
 from qipf.layered.metric import Metric
 from qipf.layered.model import LARGEST_SEED, REDUCTIONS, LayeredQIPF
 from qipf.network.features import Tap
 from qipf.network.forward import named_layer
-from qipf.storage.restoring import checked_kind, refuse, require_keys
+from qipf.storage.restoring import checked_kind
 from qipf.validation.not_fitted import QIPFNotFittedError
 
 #: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
