@@ -13,7 +13,7 @@ from qipf.calibration.fixed_sequence import certified_ranks
 from qipf.calibration.risk_coverage import upper_bound
 from qipf.calibration.rule import EVERYTHING, AcceptRule
 from qipf.errors import QIPFInputError
-from qipf.metrics.ranking import checked_outcomes, checked_share
+from qipf.validation.scores import checked_outcomes, checked_share
 
 __all__ = ["AcceptRule", "accept_rule"]
 

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.metrics.ranking import checked_scores, checked_share
+from qipf.validation.scores import checked_scores, checked_share
 
 #: Ways to get from uncertainties to an accuracy.
 METHODS = ("threshold", "isotonic")

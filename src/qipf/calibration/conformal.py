@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from qipf.calibration.quantization import rounded
 from qipf.errors import QIPFInputError
-from qipf.metrics.ranking import checked_flags, checked_scores
 from qipf.validation.arrays import given_back
+from qipf.validation.scores import checked_flags, checked_scores
 
 #: Held-out scores that are kept, at most: 8 MiB of them, p-values down to one in a million.
 MOST_SCORES = 2**20

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
-from qipf.metrics.ranking import checked_share, ranked
+from qipf.metrics.ranking import ranked
+from qipf.validation.scores import checked_share
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,7 @@ def risk_coverage(
     """
     confidence = checked_share(confidence, "confidence", 0.95)
     ranking = ranked(uncertainty, wrong)
-    accepted = (ranking.right + ranking.wrong).cumsum()
-    errors = ranking.wrong.cumsum()
+    accepted, errors = ranking.accepted, ranking.errors
     tail = (1 - confidence) / 2
     return RiskCoverage(
         ranking.values,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qipf.calibration.fixed_sequence import fewest
 from qipf.errors import QIPFInputError, QIPFWarning
-from qipf.metrics.ranking import checked_scores
+from qipf.validation.scores import checked_scores
 
 #: The threshold of a rule that accepts every finite uncertainty.
 EVERYTHING = sys.float_info.max

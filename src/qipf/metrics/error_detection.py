@@ -211,10 +211,7 @@ def _point_biserial(ranking: Ranking) -> float:
 
 
 def _aurc(ranking: Ranking) -> float:
-    size = ranking.right + ranking.wrong
-    # among tied predictions each is wrong with the same chance, so expected errors grow evenly
-    errors = np.repeat(ranking.wrong / size, size).cumsum()
-    return float((errors / np.arange(1, len(errors) + 1)).mean())
+    return float(ranking.expected_risk.mean())
 
 
 def _fpr95(ranking: Ranking) -> float:

@@ -1,21 +1,23 @@
-"""Predictions in the order of their uncertainty, ties together."""
+"""Predictions sorted by uncertainty, with tied predictions grouped.
+
+Every metric of error detection depends on the data only through these groups, so the result does
+not depend on the order of tied rows.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from qipf.errors import QIPFInputError
+from qipf.validation.scores import checked_outcomes
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Right and wrong predictions by distinct uncertainty, least uncertain first."""
+    """Counts of right and wrong predictions at each distinct uncertainty, in rising order."""
 
     values: NDArray[np.float64]  # (G,) rising
     right: NDArray[np.int64]  # (G,)
@@ -23,8 +25,32 @@ class Ranking:
 
     @property
     def one_sided(self) -> bool:
-        """Whether there is nothing to tell apart."""
+        """Whether all predictions are right, or all are wrong."""
         return not self.right.any() or not self.wrong.any()
+
+    @property
+    def accepted(self) -> NDArray[np.int64]:  # (G,)
+        """Number of predictions at or below each uncertainty."""
+        return (self.right + self.wrong).cumsum()
+
+    @property
+    def errors(self) -> NDArray[np.int64]:  # (G,)
+        """Number of wrong predictions at or below each uncertainty."""
+        return self.wrong.cumsum()
+
+    @property
+    def expected_risk(self) -> NDArray[np.float64]:  # (n,)
+        """Error rate of the k least uncertain predictions, k = 1..n, ties in random order.
+
+        Among tied predictions each is wrong with the same probability, so the expected number of
+        errors grows evenly with k.
+
+        >>> ranked([0.1, 0.5, 0.5], [0, 1, 0]).expected_risk.round(3).tolist()
+        [0.0, 0.25, 0.333]
+        """
+        size = self.right + self.wrong
+        errors = np.repeat(self.wrong / size, size).cumsum()
+        return errors / np.arange(1, len(errors) + 1)
 
 
 def ranked(
@@ -43,78 +69,3 @@ def ranked(
     size = np.diff(starts, append=len(scores))
     wrong_g = np.add.reduceat(errors, starts)
     return Ranking(scores[starts], size - wrong_g, wrong_g)
-
-
-def checked_outcomes(
-    uncertainty: Any,  # (n,)
-    wrong: Any,  # (n,)
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Finite uncertainties, and 1 where the prediction is wrong, else 0."""
-    scores = real_numbers(uncertainty, "uncertainty")
-    if scores.ndim != 1 or not len(scores):
-        raise QIPFInputError(
-            f"uncertainty must be one number for each prediction, shape (n,) with n at least 1; "
-            f"got shape {scores.shape}."
-        )
-    errors = checked_flags(wrong, len(scores), "uncertainty")
-    scores = scores.astype(np.float64)
-    unusable = np.flatnonzero(~np.isfinite(scores))
-    if len(unusable):
-        raise QIPFInputError(
-            f"uncertainty has {len(unusable)} values that are not finite (first: row "
-            f"{unusable[0]}, {scores[unusable[0]]}). Drop these predictions, or rank them yourself."
-        )
-    return scores, errors.astype(np.int64)
-
-
-def checked_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
-    """One real number per prediction, as float64; a single number is one prediction."""
-    array = real_numbers(values, name)
-    if array.ndim > 1:
-        raise QIPFInputError(
-            f"{name} must have one dimension, one number per prediction, got shape {array.shape}."
-        )
-    return np.atleast_1d(array).astype(np.float64)
-
-
-def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  # (length,)
-    """Where the model erred: one boolean for each entry of the array called `beside`."""
-    array = _array(wrong, "wrong")
-    if array.shape != (length,):
-        raise QIPFInputError(
-            f"wrong must have the shape of {beside}, ({length},); got {array.shape}."
-        )
-    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
-        raise QIPFInputError(
-            "wrong must hold booleans, true where the prediction is wrong; got "
-            f"{np.unique(array.astype(str) if array.dtype == object else array)[:5].tolist()}. "
-            "Compare first: predictions != labels."
-        )
-    return array.astype(bool)
-
-
-def checked_share(value: Any, name: str, example: float) -> float:
-    """A number strictly between 0 and 1."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
-        raise QIPFInputError(f"{name} must lie between 0 and 1, got {value!r}. Try {example:g}.")
-    return float(value)
-
-
-def real_numbers(values: Any, name: str) -> NDArray[Any]:
-    """An array of real numbers, of any shape, from an array, a tensor or lists."""
-    array = _array(values, name)
-    if array.dtype.kind not in "biuf":
-        raise QIPFInputError(f"{name} must hold real numbers, got {array.dtype}.")
-    return array
-
-
-def _array(values: Any, name: str) -> NDArray[Any]:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        return (
-            values.float() if values.is_floating_point() and values.itemsize < 4 else values
-        ).numpy()
-    try:
-        return np.asarray(values)
-    except ValueError as error:
-        raise QIPFInputError(f"{name} is not an array of numbers: {error}.") from error

@@ -17,10 +17,10 @@ from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.metrics.ranking import checked_scores, checked_share, real_numbers
 from qipf.monitor.martingale import Betting, Crossing
 from qipf.monitor.online_p_values import StreamRanks
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
+from qipf.validation.scores import checked_scores, checked_share, real_numbers
 
 #: The longest window: what is kept of the stream itself.
 LONGEST_WINDOW = 2**20

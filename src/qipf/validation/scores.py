@@ -1,0 +1,87 @@
+"""Checks of uncertainties and of the flags that mark wrong predictions."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qipf.errors import QIPFInputError
+
+
+def checked_outcomes(
+    uncertainty: Any,  # (n,)
+    wrong: Any,  # (n,)
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Finite uncertainties, and 1 where the prediction is wrong, else 0."""
+    scores = real_numbers(uncertainty, "uncertainty")
+    if scores.ndim != 1 or not len(scores):
+        raise QIPFInputError(
+            f"uncertainty must be one number for each prediction, shape (n,) with n at least 1; "
+            f"got shape {scores.shape}."
+        )
+    errors = checked_flags(wrong, len(scores), "uncertainty")
+    scores = scores.astype(np.float64)
+    unusable = np.flatnonzero(~np.isfinite(scores))
+    if len(unusable):
+        raise QIPFInputError(
+            f"uncertainty has {len(unusable)} values that are not finite (first: row "
+            f"{unusable[0]}, {scores[unusable[0]]}). Drop these predictions, or rank them yourself."
+        )
+    return scores, errors.astype(np.int64)
+
+
+def checked_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
+    """One real number per prediction, as float64; a single number is one prediction."""
+    array = real_numbers(values, name)
+    if array.ndim > 1:
+        raise QIPFInputError(
+            f"{name} must have one dimension, one number per prediction, got shape {array.shape}."
+        )
+    return np.atleast_1d(array).astype(np.float64)
+
+
+def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  # (length,)
+    """True where the prediction is wrong, one for each entry of the array called `beside`."""
+    array = _array(wrong, "wrong")
+    if array.shape != (length,):
+        raise QIPFInputError(
+            f"wrong must have the shape of {beside}, ({length},); got {array.shape}."
+        )
+    if array.dtype.kind not in "biuf" or not np.isin(array, (0, 1)).all():
+        raise QIPFInputError(
+            "wrong must hold booleans, true where the prediction is wrong; got "
+            f"{np.unique(array.astype(str) if array.dtype == object else array)[:5].tolist()}. "
+            "Compare first: predictions != labels."
+        )
+    return array.astype(bool)
+
+
+def checked_share(value: Any, name: str, example: float) -> float:
+    """A number strictly between 0 and 1."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
+        raise QIPFInputError(f"{name} must lie between 0 and 1, got {value!r}. Try {example:g}.")
+    return float(value)
+
+
+def real_numbers(values: Any, name: str) -> NDArray[Any]:
+    """An array of real numbers, of any shape, from an array, a tensor or lists."""
+    array = _array(values, name)
+    if array.dtype.kind not in "biuf":
+        raise QIPFInputError(f"{name} must hold real numbers, got {array.dtype}.")
+    return array
+
+
+def _array(values: Any, name: str) -> NDArray[Any]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (
+            values.float() if values.is_floating_point() and values.itemsize < 4 else values
+        ).numpy()
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise QIPFInputError(f"{name} is not an array of numbers: {error}.") from error
