@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 CHOSEN_BY, CHOSEN = "chosen-by.jsonl", "chosen.json"
 
@@ -169,7 +169,7 @@ def choose(folder: Path) -> dict[str, Any]:
         "not as shipped": [name for name, told in found.items() if told.get("as shipped") is False],
         "ingredients": found,
     }
-    with replaced(folder / CHOSEN) as file:
+    with atomic_write(folder / CHOSEN) as file:
         file.write((json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
     return result
 

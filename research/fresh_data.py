@@ -21,7 +21,7 @@ import numpy as np
 from qipf.bench.results import Record, read_results
 from qipf.bench.runner import run
 from qipf.bench.suites import CLEAN
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 ONE_PASS = ("softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis", "qipf", "qipf_plus")
 OURS, RIVAL = "qipf_plus", "ensemble_entropy"
@@ -133,7 +133,7 @@ def main() -> None:
     print(text)
     whole = {"suite": options.suite, "seeds": options.seeds, **results}
     for name, content in (("json", json.dumps(whole, indent=1) + "\n"), ("md", text)):
-        with replaced(options.output / f"fresh-data.{name}") as file:
+        with atomic_write(options.output / f"fresh-data.{name}") as file:
             file.write(content.encode())
 
 

@@ -18,6 +18,7 @@ from qipf.bench.results import Task, read_results
 from qipf.bench.runner import Job, plan, run
 from qipf.bench.scores import read_scores
 from qipf.errors import QIPFError, QIPFInputError
+from qipf.io.atomic import locked_folder
 from qipf.metrics.error_detection import evaluate
 from tests.bench.tiny import TASKS, TINY, settled
 
@@ -206,17 +207,8 @@ def networks_of(dataset):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    fcntl = pytest.importorskip("fcntl")
-    with open(tmp_path / ".lock", "w+") as other:
-        other.write("4711\n")
-        other.flush()
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(QIPFError) as refused:
-            run(TINY, tmp_path, device="cpu")
-    assert str(refused.value) == (
-        f"{tmp_path} is in use by another run (process 4711). "
-        "Wait until it has ended, or choose another folder."
-    )
+    with locked_folder(tmp_path), pytest.raises(QIPFError, match="in use by another run"):
+        run(TINY, tmp_path, device="cpu")
 
 
 def test_a_lock_file_left_behind_locks_nothing(tmp_path):

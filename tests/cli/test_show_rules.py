@@ -17,8 +17,8 @@ def indented(text):
 
 
 def test_show_tells_calibration_and_rule(monkeypatch, capsys):
-    code, out, err = run(monkeypatch, capsys, "show", STORED / "calibrated-v2.qipf")
-    field = qipf.load(STORED / "calibrated-v2.qipf")
+    code, out, err = run(monkeypatch, capsys, "show", STORED / "calibrated-v3.qipf")
+    field = qipf.load(STORED / "calibrated-v3.qipf")
     held_out = field.calibration_
     assert (code, err) == (0, "")
     assert (
@@ -29,11 +29,11 @@ def test_show_tells_calibration_and_rule(monkeypatch, capsys):
 
 
 def test_show_tells_a_rule_alone(monkeypatch, capsys, tmp_path):
-    path = STORED / "rule-v2.qipf"
+    path = STORED / "rule-v3.qipf"
     code, out, err = run(monkeypatch, capsys, "show", path)
     assert (code, err) == (0, "")
     assert out == (
-        f"{path}\n  kind          accept rule\n  written by    qipf 0.1.0.dev0, format 2, "
+        f"{path}\n  kind          accept rule\n  written by    qipf 0.1.0.dev0, format 3, "
         f"{path.stat().st_size} bytes\n{indented(qipf.load(path))}\n"
     )
     code, out, _ = run(monkeypatch, capsys, "show", path, "--json")

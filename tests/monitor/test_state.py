@@ -11,7 +11,7 @@ import pytest
 import qipf
 from qipf import QIPFError, QIPFFileError, QIPFInputError, ShiftMonitor
 from qipf.calibration.conformal import Calibration
-from qipf.io.container import encoded, read_file
+from qipf.io.container import encode, read_file
 from qipf.monitor.state import reference_digest
 from tests.conftest import make_logits
 from tests.stored.write_files import watched_field
@@ -119,7 +119,7 @@ def forged(path, calibration, header=None, arrays=None):
     monitor.update(np.random.default_rng(5).normal(size=25))
     monitor.save(path)
     head, parts = read_file(path)
-    path.write_bytes(encoded(head | (header or {}), parts | (arrays or {})))
+    path.write_bytes(encode(head | (header or {}), parts | (arrays or {})))
 
 
 BETS = 12

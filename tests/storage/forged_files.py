@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 import qipf
-from qipf.io.container import _digest
+from qipf.io.container import content_digest
 
 
 def saved(fitted, folders):
@@ -38,7 +38,7 @@ class Forge:
                 if name != "__metadata__"
             }
             self.header.pop("digest", None)
-            self.header["digest"] = _digest(self.header, arrays)
+            self.header["digest"] = content_digest(self.header, arrays)
         self.entries["__metadata__"] = {"qipf": json.dumps(self.header)}
         head = json.dumps(self.entries).encode()
         return len(head).to_bytes(8, "little") + head + bytes(self.body)

@@ -1,7 +1,8 @@
 """Mutates the stored files, and loads what comes out in a process that is watched.
 
-Run as a program of its own, ``python -m tests.storage.hostile_files FOLDER COUNT``: its memory is limited,
-and every attempt to run code, start a program or open a connection is noted. Prints a summary.
+Run as a program of its own, ``python -m tests.storage.hostile_files FOLDER COUNT``: its memory is
+limited, and every attempt to run code, start a program or open a connection is recorded. Prints a
+summary.
 """
 
 import codecs
@@ -22,13 +23,13 @@ import torch
 
 import qipf
 from qipf import QIPF, AcceptRule, QIPFError, QIPFFileError, QIPFWarning, ShiftMonitor
-from qipf.io.container import decoded, encoded
+from qipf.io.container import decode, encode
 from qipf.monitor.lines import LineSource
 from qipf.monitor.watch import Watch
 from qipf.storage.save_load import describe, load_field
 from tests.conftest import make_logits
 from tests.storage.forged_files import Forge
-from tests.stored.write_files import first_network, layered_network, network, watched_field
+from tests.stored.write_files import layered_network, network, watched_field
 
 STORED = Path(__file__).parents[1] / "stored"
 
@@ -193,12 +194,12 @@ def renamed(data, random):
 
 def shortened(data, random):
     """An array without its last numbers, sound as a file and signed."""
-    header, arrays = decoded(data, "data")
+    header, arrays = decode(data, "data")
     if not arrays:
         return odd_header(data, random)
     name = sorted(arrays)[random.integers(len(arrays))]
     arrays[name] = arrays[name][: random.integers(len(arrays[name]))]
-    return encoded(header, arrays)
+    return encode(header, arrays)
 
 
 def other_version(data, random):
@@ -241,9 +242,8 @@ def loaded(path, name):
         return None
     if kind == "model":
         # the field is sound; whether it is this network's is another question, answered in words
-        net = first_network() if name == "model-v1" else network()
         with told_apart("belongs to another network", "The network has no layer"):
-            assert qipf.load(path, net).field.n_features_in_ == found.n_features_in_
+            assert qipf.load(path, network()).field.n_features_in_ == found.n_features_in_
     return field_loaded(found)
 
 

@@ -13,11 +13,12 @@ from qipf import QIPFFileError, QIPFInputError
 from tests.storage.hostile_files import MUTATIONS, STORED, told_apart
 
 REPOSITORY = Path(__file__).parents[2]
-COUNT = 15_000
+COUNT = 8000
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
-def test_ten_thousand_mutations_are_refused_or_load_to_something_valid(tmp_path):
+def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "tests.storage.hostile_files", tmp_path, str(COUNT)],
         cwd=REPOSITORY,
@@ -32,7 +33,6 @@ def test_ten_thousand_mutations_are_refused_or_load_to_something_valid(tmp_path)
     assert told["failures"] == []  # neither another error nor more than 256 MB
     assert told["events"] == {}
     assert told["slowest"] < 1  # seconds of computing, not of waiting for the machine
-    assert told["count"] >= 10_000
     assert sum(told["endings"].values()) == told["count"]
     kinds = {name.rsplit("-", 1)[0] for name in told["files"]}
     assert kinds == {
@@ -44,18 +44,20 @@ def test_ten_thousand_mutations_are_refused_or_load_to_something_valid(tmp_path)
 
 
 def test_the_same_seed_gives_the_same_mutations():
-    for name in ("weighted-v2", "layers-v2", "condensed-v3", "monitor-v1"):
+    for name in ("weighted-v3", "layers-v3", "condensed-v3", "monitor-v1"):
         data = (STORED / f"{name}.qipf").read_bytes()
         for mutate in dict.fromkeys(MUTATIONS):
             one, two = (mutate(data, np.random.default_rng(3)) for _ in range(2))
             assert one == two, mutate.__name__
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
 def test_the_watch_notices_what_it_should(tmp_path):
     """The test above would fail if a file could do harm."""
     program = (
-        "import numpy as np; from tests.storage import hostile_files as watch; load = watch.loaded\n"
+        "import numpy as np; from tests.storage import hostile_files as watch\n"
+        "load = watch.loaded\n"
         "def harmed(path, name):\n"
         "    load(path, name)\n"
         "    exec('1 + 1')\n"

@@ -15,7 +15,7 @@ from qipf.network.features import Tap
 from qipf.storage.restoring import FORMAT_VERSION
 from qipf.storage.save_load import describe, fingerprint, load_field
 from tests.cli.test_module import run
-from tests.storage.forged_files import Forge, changed, saved
+from tests.storage.forged_files import changed, saved
 from tests.stored.write_files import layered, layered_data, layered_network
 
 STORED = Path(__file__).parents[1] / "stored"
@@ -35,12 +35,6 @@ def valid(model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def condensed():
     return layered("coreset")
-
-
-@pytest.fixture(scope="module")
-def old():
-    """A file of version 2, in which all layers had the same centres."""
-    return (STORED / "layers-v2.qipf").read_bytes()
 
 
 # ---------------------------------------------------------------------- round trips
@@ -89,30 +83,13 @@ def test_files_of_every_version_score_as_when_they_were_written(path):
 
 def test_every_version_has_its_files():
     assert FORMAT_VERSION == 3
-    names = ["condensed-v3", "layers-v2", "layers-v3"]
+    names = ["condensed-v3", "layers-v3"]
     assert sorted(path.stem for path in STORED.glob("*.json")) == names
-    assert describe(STORED / "layers-v2.qipf")["format_version"] == 2
     weighted = [
         [layer["weighted"] for layer in describe(STORED / f"{name}.qipf")["layers"]]
         for name in names
     ]
-    assert weighted == [[True, True], [False, False], [False, False]]
-
-
-def test_a_file_of_version_2_is_a_model_of_examples(tmp_path, old):
-    """And is written as one of this version, with the same scores."""
-    net = layered_network()
-    model = qipf.load(STORED / "layers-v2.qipf", net)
-    assert (model.reduction, model.max_centers) == ("random", 40)
-    places = Forge(old).array("center_indices")
-    for field in model.fields_:
-        assert field.examples.tolist() == places.tolist()
-        assert field.labels.tolist() == Forge(old).array("labels").tolist()
-        assert field.masses.tolist() == [1.0] * 40
-        assert torch.equal(field.labels, layered_data()[1][field.examples])
-    qipf.save(model, tmp_path / "new.qipf")
-    assert describe(tmp_path / "new.qipf")["format_version"] == FORMAT_VERSION
-    assert_same(qipf.load(tmp_path / "new.qipf", net), model)
+    assert weighted == [[True, True], [False, False]]
 
 
 def test_weighted_centres_make_a_smaller_file(tmp_path):
@@ -231,13 +208,6 @@ def test_show_tells_weighted_centres(monkeypatch, capsys, tmp_path, condensed):
     lines = out.splitlines()[4:6]
     for line, count in zip(lines, counts, strict=True):
         assert f", {count} weighted centres, bandwidth " in line
-
-
-def test_show_tells_of_a_file_of_version_2(monkeypatch, capsys):
-    code, out, _ = run(monkeypatch, capsys, "show", STORED / "layers-v2.qipf")
-    assert code == 0
-    assert "format 2" in out
-    assert out.count(", 40 centres, bandwidth ") == 2
 
 
 def test_a_forged_but_sound_file_is_read(tmp_path, model, valid):

@@ -8,7 +8,7 @@ import pytest
 
 import qipf
 from qipf import QIPFFileError
-from qipf.io.container import decoded, encoded
+from qipf.io.container import decode, encode
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import layered, layered_network
 
@@ -23,12 +23,6 @@ def model():
 @pytest.fixture(scope="module")
 def valid(model, tmp_path_factory):
     return saved(model, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def old():
-    """A file of version 2, in which all layers had the same centres."""
-    return (STORED / "layers-v2.qipf").read_bytes()
 
 
 def refused(path, data, reason):
@@ -94,34 +88,6 @@ def test_classes_beyond_memory_are_refused(tmp_path, valid, classes, reason):
     refused(tmp_path / "forged.qipf", forge.data(), reason)
 
 
-@pytest.mark.parametrize(
-    ("keys", "value", "reason"),
-    [
-        (("format_version",), 1, "its kind is 'layers'"),
-        (("format_version",), 3, "its list of parameters is ['layers', 'max_centers', "),
-        (("parameters",), [], "its list of parameters is []"),
-        (("parameters", "reduction"), "random", "its list of parameters is ['layers', "),
-        (("layers",), [], "its arrays are ['center_indices',"),
-        (("layers", 0, "bandwidth"), -1.0, "its bandwidth is -1.0"),
-        (("parameters", "max_tuning"), 0, "its max_tuning is 0"),
-    ],
-)
-def test_a_header_of_version_2_that_lies_is_refused(tmp_path, old, keys, value, reason):
-    refused(tmp_path / "forged.qipf", changed(old, *keys, value=value), reason)
-
-
-def test_arrays_of_another_version_are_refused(tmp_path, valid, old):
-    """Version 2 with the arrays of version 3, and the reverse."""
-    forge = Forge(valid)
-    forge.header["format_version"] = 2
-    del forge.header["parameters"]["reduction"]
-    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['directions 0',")
-    forge = Forge(old)
-    forge.header["format_version"] = 3
-    forge.header["parameters"]["reduction"] = "random"
-    refused(tmp_path / "forged.qipf", forge.data(), "its arrays are ['center_indices',")
-
-
 def lie(name, value, place=0):
     def change(forge):
         forge.array(name)[place] = value
@@ -170,24 +136,6 @@ def test_arrays_that_lie_are_refused(tmp_path, valid, change, reason):
     refused(tmp_path / "forged.qipf", forge.data(), reason)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lie("center_indices", 0.5), "its examples of layer 0 are not places in a loader"),
-        (lie("center_indices", np.nan), "its examples 0 hold NaN or inf"),
-        (lie("labels", 3), "its labels of layer 0 are not classes 0..2"),
-        (other_shape("labels", [20, 2]), "its arrays do not fit each other"),
-        (other_shape("center_indices", [40, 1]), "its arrays do not fit each other"),
-        (other_shape("units 1", [20, 6]), "its arrays do not fit each other"),
-        (lie("units 1", 2.0), "its directions or units of layer 1 are longer than one"),
-    ],
-)
-def test_arrays_of_version_2_that_lie_are_refused(tmp_path, old, change, reason):
-    forge = Forge(old)
-    change(forge)
-    refused(tmp_path / "forged.qipf", forge.data(), reason)
-
-
 @pytest.mark.parametrize("name", ["mean 0", "masses 1", "labels 0", "examples 1", "weights"])
 def test_one_array_too_many_or_too_few(tmp_path, valid, name):
     forge = Forge(valid)
@@ -197,6 +145,6 @@ def test_one_array_too_many_or_too_few(tmp_path, valid, name):
 
 @pytest.mark.parametrize("name", ["units 0", "masses 0", "labels 0", "examples 0"])
 def test_arrays_of_one_layer_have_one_length(tmp_path, valid, name):
-    header, arrays = decoded(valid, "valid")
+    header, arrays = decode(valid, "valid")
     arrays[name] = arrays[name][:-1]
-    refused(tmp_path / "x", encoded(header, arrays), "its arrays of layer 0 do not fit each other")
+    refused(tmp_path / "x", encode(header, arrays), "its arrays of layer 0 do not fit each other")

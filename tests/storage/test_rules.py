@@ -12,11 +12,11 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, AcceptRule, QIPFFileError, QIPFInputError, accept_rule
-from qipf.io.container import encoded
+from qipf.io.container import encode
 from qipf.storage.save_load import describe, load_field
 from tests.conftest import make_logits
 from tests.storage.forged_files import Forge, changed, saved
-from tests.stored.write_files import calibrated, first_network, network
+from tests.stored.write_files import calibrated, network
 
 STORED = Path(__file__).parents[1] / "stored"
 QUERIES = make_logits(50, seed=5).numpy()
@@ -117,7 +117,7 @@ def test_describe_tells_of_calibration_and_rule(tmp_path, field):
     qipf.save(replace(field.rule_), tmp_path / "rule.qipf")
     alone = describe(tmp_path / "rule.qipf")
     assert (alone["kind"], alone["rule"]) == ("rule", told["rule"])
-    assert describe(STORED / "field-v1.qipf")["calibration"] is None
+    assert describe(STORED / "field-v3.qipf")["calibration"] is None
 
 
 # ---------------------------------------------------------------------- every version
@@ -139,15 +139,12 @@ def test_fields_of_every_format_version_stay_loadable(path):
 def test_every_kind_of_every_version_has_its_file():
     names = {path.stem for path in STORED.glob("*.qipf")}
     kinds = ("field", "weighted", "model", "calibrated", "rule", "layers")
-    versions = {f"{kind}-v{version}" for kind in kinds for version in (2, 3)}
-    assert names == {"field-v1", "model-v1", *versions, "condensed-v3", "monitor-v1"}
-    assert qipf.load(STORED / "model-v1.qipf", first_network()).layer == "1"
-    for version in (2, 3):
-        assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
-        model = qipf.load(STORED / f"model-v{version}.qipf", network())
-        assert model(torch.zeros(1, 4)).accepted is None
-        rule = qipf.load(STORED / f"rule-v{version}.qipf")
-        assert rule == load_field(STORED / f"calibrated-v{version}.qipf").rule_
+    assert names == {*(f"{kind}-v3" for kind in kinds), "condensed-v3", "monitor-v1"}
+    assert load_field(STORED / "weighted-v3.qipf").log_weights_ is not None
+    model = qipf.load(STORED / "model-v3.qipf", network())
+    assert model(torch.zeros(1, 4)).accepted is None
+    rule = qipf.load(STORED / "rule-v3.qipf")
+    assert rule == load_field(STORED / "calibrated-v3.qipf").rule_
 
 
 # ---------------------------------------------------------------------- lies
@@ -259,6 +256,6 @@ def test_a_rule_with_arrays_is_refused(tmp_path, valid_rule):
 @pytest.mark.parametrize("kind", ["rule", "layers"])
 def test_kinds_that_version_1_did_not_have_are_refused_in_it(kind, tmp_path):
     path = tmp_path / "old.qipf"
-    path.write_bytes(encoded({"format_version": 1, "library_version": "x", "kind": kind}, {}))
+    path.write_bytes(encode({"format_version": 1, "library_version": "x", "kind": kind}, {}))
     with pytest.raises(QIPFFileError, match=f"cannot be used: its kind is {kind!r}"):
         qipf.load(path)

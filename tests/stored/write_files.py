@@ -2,7 +2,7 @@
 
 python -m tests.stored.write_files
 
-Run once for a new format version, never for an old one: files of old versions stay as they are.
+Run once for each new format version; files of released versions stay as they are.
 """
 
 import json
@@ -23,12 +23,6 @@ HERE = Path(__file__).parent
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(4, 10)
-
-
-def first_network() -> nn.Module:
-    """That of the model of format version 1, around its layer 1."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def layered_data() -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qipf.bench.checkpoints import fingerprint
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 #: Spoilt images that are looked at to tell one corruption from another.
 SAMPLE = 64
@@ -50,7 +50,7 @@ class OutputCache:
         outputs = predict(self.network, spoilt)
         wait_for(device)
         seconds = time.perf_counter() - start
-        with replaced(path) as file:
+        with atomic_write(path) as file:
             file.write(save({k: v.cpu().contiguous() for k, v in outputs._asdict().items()}))
         return outputs, seconds
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
@@ -38,7 +38,7 @@ class Checkpoint:
 
     def save(self, epochs_done: int, **states: Any) -> None:
         """Replace the file; whoever reads it, at any moment, finds the old or the new one."""
-        with replaced(self.path) as file:
+        with atomic_write(self.path) as file:
             torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
 
     def load(self) -> dict[str, Any] | None:

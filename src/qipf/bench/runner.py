@@ -35,7 +35,7 @@ from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import Suite, base_name, find
 from qipf.bench.workers import Crew, Pool
 from qipf.errors import QIPFInputError, first_line
-from qipf.io.atomic import locked
+from qipf.io.atomic import locked_folder
 from qipf.progress import progress_bar, silence
 
 
@@ -86,7 +86,7 @@ def run(
         None if data is None else Path(data),
         keep_scores,
     )
-    with locked(setting.out):
+    with locked_folder(setting.out):
         log = ResultLog(setting.out / RESULTS)
         try:
             _finish(setting, log, crew)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from qipf.bench.results import Task
 from qipf.errors import QIPFInputError
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 #: Name of the array that says which predictions were wrong.
 WRONG = "wrong"
@@ -45,7 +45,7 @@ class ScoreStore:
         if not self._parts.exists():
             return
         arrays = dict(self._arrays())
-        with replaced(self._packed) as file:
+        with atomic_write(self._packed) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         shutil.rmtree(self._parts)
 
@@ -94,5 +94,5 @@ def read_scores(
 
 
 def _save(path: Path, array: NDArray) -> None:
-    with replaced(path) as file:
+    with atomic_write(path) as file:
         np.save(file, array, allow_pickle=False)

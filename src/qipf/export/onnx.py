@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from qipf.errors import QIPFError
 from qipf.export.program import quiet, reason
-from qipf.io.atomic import replaced
+from qipf.io.atomic import atomic_write
 
 #: Operators that ONNX Runtime has since 1.14, and the file format that came with them.
 OPSET, IR_VERSION = 18, 8
@@ -95,7 +95,7 @@ def converted(
 
 def write(data: bytes, path: Path) -> None:
     """The file under its name, whole, in the place of an older one."""
-    with replaced(path) as file:
+    with atomic_write(path) as file:
         file.write(data)
 
 

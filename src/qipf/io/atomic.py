@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever stops the program or the machine."""
+"""Atomic writes, locks between processes, and checks of output paths."""
 
 from __future__ import annotations
 
@@ -6,36 +6,38 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout
 
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
 
 
 @contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into, which takes the name `path` once it is on the disk.
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `path` when the block ends without an error.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp(), "deep", "note.txt")
-    >>> with replaced(target) as file:
+    >>> with atomic_write(target) as file:
     ...     _ = file.write(b"whole")
     >>> target.read_bytes()
     b'whole'
     """
-    with drafted(path) as file:
+    with draft_file(path) as file:
         yield file
-    published(Path(file.name), path)
+    publish(Path(file.name), path)
 
 
 @contextmanager
-def drafted(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into, beside `path` and under the name that it tells: a hidden draft.
+def draft_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a hidden file beside `path`, to be given that name by `publish`.
 
-    Once it is on the disk it stays, for one process to take with `published`.
+    It is synced to disk at the end, and removed if the block raises.
     """
-    # a name of its own: two processes, on two machines, may write the same content at once
+    # a unique name: processes on two machines may write the same file at once
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,28 +46,28 @@ def drafted(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
     except BaseException as error:
-        _removed(draft)
+        _remove(draft)
         if isinstance(error, OSError):
             raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
         raise
 
 
-def published(draft: Path, path: Path) -> None:
-    """Give a draft its name, at once and for good; what had that name is no more."""
+def publish(draft: Path, path: Path) -> None:
+    """Rename a draft to `path` atomically and durably; a file of that name is replaced."""
     try:
         os.replace(draft, path)
-        _kept(path.parent)
+        _sync_folder(path.parent)
     except OSError as error:
         raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
-        _removed(draft)
+        _remove(draft)
 
 
-def _kept(folder: Path) -> None:
-    """Have the names in a folder on the disk too, where there is a way to."""
+def _sync_folder(folder: Path) -> None:
+    """Sync the names in a folder to disk, where the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows opens no folders; others only those that can be listed
+    except OSError:  # Windows cannot open folders
         return
     try:
         os.fsync(handle)
@@ -76,92 +78,57 @@ def _kept(folder: Path) -> None:
         os.close(handle)
 
 
-def _removed(unfinished: Path) -> None:
-    try:
-        unfinished.unlink(missing_ok=True)
-    except OSError:  # its folder cannot be entered, so it was never there
-        return
+def _remove(draft: Path) -> None:
+    with suppress(OSError):  # its folder cannot be entered, so it was never created
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other runs out of `folder` while this one lasts; the lock dies with the process."""
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, created if needed, against other runs; raises if another run holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = _lock_file(folder / ".lock")
     except OSError as error:
         raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
-    try:
-        _take(handle, str(folder), "folder")
+    with _locked(folder / ".lock", folder, "folder"):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Keep other runs from the file `path`, which need not be there, while this one lasts.
+    """Lock a file, which need not exist yet, against other runs; raises if another run holds it.
 
-    The lock is a hidden file beside it, which is gone afterwards, and dies with the process.
+    The lock is on a hidden file beside it, ``.NAME.lock``.
     """
-    lock = path.with_name(f".{path.name}.lock")
-    while True:
-        try:
-            handle = _lock_file(lock)
-        except OSError as error:
-            raise QIPFError(f"Cannot write {path}: {error.strerror}.") from error
-        try:
-            _take(handle, str(path), "file")
-            if not _is_named(handle, lock):  # who had it has just taken it away
-                continue
-            try:
-                yield
-            finally:
-                _removed(lock)
-            return
-        finally:
-            os.close(handle)
+    with _locked(path.with_name(f".{path.name}.lock"), path, "file"):
+        yield
 
 
-def _lock_file(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-
-
-def _take(handle: int, name: str, kind: str) -> None:
-    """Lock an open lock file, and leave word of who has it."""
-    if not _lock(handle):
-        owner = os.read(handle, 32).decode(errors="replace").strip() or "unknown"
+@contextmanager
+def _locked(lock_path: Path, path: Path, kind: str) -> Iterator[None]:
+    # the system releases the lock when the process ends, even by kill -9
+    lock = FileLock(lock_path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
         raise QIPFError(
-            f"{name} is in use by another run (process {owner}). "
-            f"Wait until it has ended, or choose another {kind}."
-        )
-    os.truncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-
-
-def _is_named(handle: int, path: Path) -> bool:
+            f"{path} is in use by another run. Wait until it has ended, or choose another {kind}."
+        ) from None
+    except OSError as error:
+        raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-def _lock(handle: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock; there the user keeps runs apart
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        yield
+    finally:
+        lock.release()
 
 
 def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
-    """A place where a file can be written, known before any work is done for it.
+    """Return `path` if a file can be written there, before any work is done; raise otherwise.
 
-    None of the `inputs` may lie there: writing would destroy what is read.
+    Parameters
+    ----------
+    kinds : allowed suffixes; empty allows all.
+    inputs : files that are read, which must not be overwritten.
 
     >>> checked_output(Path("scored.doc"), [".csv", ".npz"])
     Traceback (most recent call last):
@@ -177,7 +144,7 @@ def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path]
 
 
 def checked_name(path: Path | str) -> Path:
-    """A path that the system can be asked for.
+    """Return a path whose name the system can represent; raise otherwise.
 
     >>> checked_name("a\\0b")
     Traceback (most recent call last):
@@ -207,7 +174,7 @@ def _require_writable(path: Path, kinds: Sequence[str], inputs: Sequence[Path]) 
         raise QIPFInputError(f"{path} is a pipe or a device; name a file.")
     if not path.parent.is_dir():
         raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
-    # os.path's: an input that cannot be looked at is told when it is read
+    # os.path.exists: an input that cannot be examined is reported when it is read
     if any(path.exists() and os.path.exists(given) and path.samefile(given) for given in inputs):
         raise QIPFInputError(
             f"{path} is an input, and writing would destroy it. Name another file."
@@ -217,7 +184,7 @@ def _require_writable(path: Path, kinds: Sequence[str], inputs: Sequence[Path]) 
 
 
 def either(names: Sequence[str]) -> str:
-    """Names as a choice.
+    """Join names as alternatives.
 
     >>> either([".csv", ".npz", ".npy"])
     '.csv, .npz or .npy'

@@ -38,15 +38,15 @@ _METADATA, _KEY = "__metadata__", "qipf"
 Arrays = dict[str, NDArray[Any]]
 
 
-def encoded(header: Mapping[str, Any], arrays: Arrays) -> bytes:
+def encode(header: Mapping[str, Any], arrays: Arrays) -> bytes:
     """The file's bytes; the same content gives the same bytes.
 
-    >>> header, arrays = decoded(encoded({"kind": "test"}, {"x": np.zeros((2, 3))}), "x.qipf")
+    >>> header, arrays = decode(encode({"kind": "test"}, {"x": np.zeros((2, 3))}), "x.qipf")
     >>> header, arrays["x"].shape
     ({'kind': 'test'}, (2, 3))
     """
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    signed = {**header, "digest": _digest(header, arrays)}
+    signed = {**header, "digest": content_digest(header, arrays)}
     return safetensors.numpy.save(arrays, {_KEY: _canonical(signed)})
 
 
@@ -65,14 +65,14 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
             head += file.read(length)
             _check_claims(head, size, str(path))
             # now the file is known to be no larger than what it declares
-            return decoded(head + file.read(size - len(head)), str(path))
+            return decode(head + file.read(size - len(head)), str(path))
     except FileNotFoundError:
         raise QIPFFileError(f"There is no file {path}.") from None
     except OSError as error:
         raise QIPFFileError(f"Cannot read {path}: {error.strerror or error}.") from error
 
 
-def decoded(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
+def decode(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays from a file's bytes; `path` is what errors call them."""
     head = data[: 8 + _header_length(data[:8], len(data), path)]
     header = _check_claims(head, len(data), path)
@@ -81,7 +81,7 @@ def decoded(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise QIPFFileError(f"{path} is not a sound safetensors file ({error}).") from error
     digest = header.pop("digest", None)
-    if not isinstance(digest, str) or digest != _digest(header, arrays):
+    if not isinstance(digest, str) or digest != content_digest(header, arrays):
         raise QIPFFileError(f"{path} is damaged: its content does not match its digest.")
     # writable and of its own: torch warns of arrays that are neither
     return header, {name: array.copy() for name, array in arrays.items()}
@@ -144,7 +144,7 @@ def _canonical(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _digest(header: Mapping[str, Any], arrays: Arrays) -> str | None:
+def content_digest(header: Mapping[str, Any], arrays: Arrays) -> str | None:
     """A fingerprint of the whole content; None where the header holds what JSON has no word for."""
     try:
         digest = hashlib.blake2b(_canonical(header).encode(), digest_size=16)

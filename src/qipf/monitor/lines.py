@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.contents import not_text
+from qipf.io.logits.file_types import detect_binary
 
 #: Bytes that are read at a time, at most.
 CHUNK = 2**20
@@ -178,7 +178,7 @@ def _opened(path: Path) -> int:
     found = None
     if stat.S_ISREG(mode):
         with open(descriptor, "rb", closefd=False) as file:
-            found = not_text(file)
+            found = detect_binary(file)
         if found is None:
             return descriptor
     os.close(descriptor)

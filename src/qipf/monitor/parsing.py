@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.io.logits.columns import chosen_columns
-from qipf.io.logits.numbers import is_number, number
+from qipf.io.logits.numbers import is_number, parse_number
 from qipf.monitor.block_parsing import csv_rows, json_rows
 from qipf.monitor.lines import LONGEST_LINE, TOO_LONG
 
@@ -161,7 +161,7 @@ class LineParser:
         if len(fields) != self._width:
             raise ValueError(f"{len(fields)} fields instead of {self._width}")
         try:
-            return [number(fields[k]) for k in self._at]
+            return [parse_number(fields[k]) for k in self._at]
         except ValueError:
             wrong = next(fields[k] for k in self._at if not is_number(fields[k]))
             shown = wrong.decode("utf-8", "replace") if isinstance(wrong, bytes) else wrong

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFFileError, QIPFInputError
-from qipf.io.atomic import checked_output, replaced
-from qipf.io.container import Arrays, encoded, read_file
+from qipf.io.atomic import atomic_write, checked_output
+from qipf.io.container import Arrays, encode, read_file
 from qipf.io.schema import KINDS, refuse, require_version
 from qipf.monitor.martingale import BETS, Betting, Crossing
 from qipf.monitor.monitor import ShiftMonitor, State
@@ -79,8 +79,8 @@ def save_state(monitor: ShiftMonitor, path: Path | str) -> None:
         "recent": state.recent,
         "refused": state.refused.astype(np.float64),
     }
-    with replaced(path) as file:
-        file.write(encoded(header, arrays))
+    with atomic_write(path) as file:
+        file.write(encode(header, arrays))
 
 
 def load_state(

@@ -21,7 +21,7 @@ from string import Template
 
 from qipf._version import __version__
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.io.atomic import checked_output, replaced
+from qipf.io.atomic import atomic_write, checked_output
 from qipf.report.charts import Choice
 
 #: A page must fit in a mail.
@@ -91,7 +91,7 @@ def write_page(path: Path | str, page: str) -> Path:
             f"The page would have {len(content) / 1e6:.1f} MB, more than {LARGEST / 1e6:g} MB. "
             "Report fewer networks or methods at once."
         )
-    with replaced(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
     return path
 

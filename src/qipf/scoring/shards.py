@@ -20,7 +20,7 @@ from typing import Any
 
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.io.atomic import drafted, locked, published
+from qipf.io.atomic import draft_file, locked_folder, publish
 from qipf.io.logits.parquet_files import batches, logits_of, opened, pyarrow, require_numbers
 from qipf.io.logits.probabilities import warn_of_probabilities
 from qipf.progress import progress_bar
@@ -109,7 +109,7 @@ def score_shards(
     folder, output = Path(folder), Path(output)
     require_apart(folder, output)
     shards = found_shards(field, folder, output, columns, modes)
-    with locked(output):
+    with locked_folder(output):
         done = finished_shards(shards, output, overwrite)
         kept = len(done)
         clear_leftovers(shards)
@@ -141,7 +141,7 @@ def score_shard(field: QIPF, shard: Shard, tell: Tell) -> Draft:
     """Judge one shard, and write its scores beside their place."""
     arrow = pyarrow()
     total, start = Scored(), 0
-    with drafted(shard.target) as file, as_read(shard.source) as digest:
+    with draft_file(shard.target) as file, as_read(shard.source) as digest:
         origin = replace(shard.origin, input=digest)
         schema = _scored_schema(_schema_as_found(shard, field), shard, field)
         with arrow.parquet.ParquetWriter(file, schema) as writer:
@@ -169,7 +169,7 @@ def _put_in_place(shard: Shard, draft: Draft) -> Scored:
             f"{draft.path} is not what a worker said it wrote for {shard.source}. Check the disk, "
             "and run again: finished shards are kept."
         )
-    published(draft.path, shard.target)
+    publish(draft.path, shard.target)
     return draft.scored
 
 

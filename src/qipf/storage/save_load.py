@@ -34,8 +34,8 @@ from torch import nn
 from qipf.calibration.rule import AcceptRule
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.io.atomic import checked_output, replaced
-from qipf.io.container import Arrays, decoded, encoded, read_file
+from qipf.io.atomic import atomic_write, checked_output
+from qipf.io.container import Arrays, decode, encode, read_file
 from qipf.layered import LayeredQIPF
 from qipf.network.forward import fingerprint, unchanged
 from qipf.network.wrapped import WrappedModel, wrap
@@ -70,8 +70,8 @@ def save(saved: QIPF | WrappedModel | LayeredQIPF | AcceptRule, path: Path | str
     """
     path = checked_output(Path(path))
     data = _encoded(saved)
-    _loaded(*decoded(data, str(path)), str(path))  # what could not be loaded is not written
-    with replaced(path) as file:
+    _loaded(*decode(data, str(path)), str(path))  # what could not be loaded is not written
+    with atomic_write(path) as file:
         file.write(data)
 
 
@@ -161,11 +161,11 @@ def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptR
 
 def _encoded(saved: Any) -> bytes:
     if isinstance(saved, AcceptRule):
-        return encoded({**_origin("rule"), "rule": _rule(saved)}, {})
+        return encode({**_origin("rule"), "rule": _rule(saved)}, {})
     if isinstance(saved, LayeredQIPF):
         header, arrays = stored_layers(saved)
         network = {"fingerprint": unchanged(saved.net, saved._fitted_with)}
-        return encoded({**_origin("layers"), **header, "network": network}, arrays)
+        return encode({**_origin("layers"), **header, "network": network}, arrays)
     return _encoded_field(saved)
 
 
@@ -188,7 +188,7 @@ def _encoded_field(saved: Any) -> bytes:
         "network": None if model is None else _network(model),
         "rule": None if field.rule_ is None else _rule(field.rule_),
     }
-    return encoded(header, _arrays(field))
+    return encode(header, _arrays(field))
 
 
 def _origin(kind: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qipf import QIPFInputError
-from qipf.io.logits.numbers import is_number, number
+from qipf.io.logits.numbers import is_number, parse_number
 from qipf.io.logits.reading import read_table
 from qipf.monitor.parsing import LineParser
 
@@ -15,7 +15,7 @@ from qipf.monitor.parsing import LineParser
 @given(st.floats())
 def test_what_python_writes_is_read_exactly(value):
     for text in (repr(value), repr(value).encode(), f" {value!r}\r"):
-        found = number(text)
+        found = parse_number(text)
         assert found == value or (math.isnan(found) and math.isnan(value))
 
 
@@ -24,7 +24,7 @@ def test_what_is_no_number_is_none_in_either_spelling(text):
     assert not is_number(text)
     assert not is_number(text.encode())
     with pytest.raises(ValueError, match="number|float"):
-        number(text)
+        parse_number(text)
 
 
 @pytest.mark.parametrize("text", ["1_0", "\u0661"])

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.io.logits.columns import chosen_columns, chosen_label
-from qipf.io.logits.contents import not_text
-from qipf.io.logits.numbers import is_number, number
+from qipf.io.logits.file_types import detect_binary
+from qipf.io.logits.numbers import is_number, parse_number
 from qipf.io.logits.table import Block, Table, checked_labels, require_finite, rows_per_block
 
 
@@ -91,7 +91,7 @@ def _numbers(
     path: Path, rows: list[list[str]], lines: list[int], names: Sequence[str], at: Sequence[int]
 ) -> NDArray[np.float64]:  # (n, len(at))
     try:
-        return np.array([[number(row[k]) for k in at] for row in rows])
+        return np.array([[parse_number(row[k]) for k in at] for row in rows])
     except ValueError:
         for row, line in zip(rows, lines, strict=True):
             for k in at:
@@ -117,7 +117,7 @@ def _reading(path: Path) -> Iterator[Any]:
 
 def _instead_of_text(path: Path) -> str:
     with open(path, "rb") as file:
-        found = not_text(file)
+        found = detect_binary(file)
     return (
         f"{found.what}, not text. Unpack it, or name it for what it is"
         if found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 
-def number(text: str | bytes) -> float:
+def parse_number(text: str | bytes) -> float:
     """What a text says, if it is a number; what only Python calls one is none.
 
-    >>> number("-1.5e3"), number(b" inf")
+    >>> parse_number("-1.5e3"), parse_number(b" inf")
     (-1500.0, inf)
-    >>> number("1_0")
+    >>> parse_number("1_0")
     Traceback (most recent call last):
     ...
     ValueError: not a number
@@ -26,7 +26,7 @@ def is_number(text: str | bytes) -> bool:
     (True, False)
     """
     try:
-        number(text)
+        parse_number(text)
     except ValueError:
         return False
     return True

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from qipf.io.atomic import checked_output, replaced
+from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.logits.parquet_files import pyarrow
 from qipf.io.logits.reading import KINDS
 
@@ -40,7 +40,7 @@ def written(path: Path) -> Iterator[Write]:
     kind = path.suffix.lower()
     if kind == ".parquet":
         pyarrow()
-    with replaced(path) as file, _WRITERS[kind](file) as write:
+    with atomic_write(path) as file, _WRITERS[kind](file) as write:
         yield write
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qipf.errors import QIPFError
-from qipf.io.atomic import checked_output, replaced
+from qipf.io.atomic import atomic_write, checked_output
 
 #: File kinds a figure can be written as.
 KINDS = (".png", ".pdf", ".svg")
@@ -50,7 +50,7 @@ def drawing(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.subplots(rows, columns, squeeze=False, **grid)
-        with replaced(path) as file:
+        with atomic_write(path) as file:
             figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower())
 
 

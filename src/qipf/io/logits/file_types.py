@@ -8,38 +8,38 @@ from typing import BinaryIO
 
 
 @dataclass(frozen=True)
-class Content:
+class FileType:
     """What a file holds that is no text."""
 
     what: str  # in words
     unpack: str | None = None  # the program that writes it unpacked to standard output
 
 
-_BZIP2 = Content("compressed (bzip2)", "bzcat")
+_BZIP2 = FileType("compressed (bzip2)", "bzcat")
 _PARQUET = b"PAR1"
 
 #: By how they begin; as long as it takes for no line of text to begin so.
 _KINDS = {
-    b"\x1f\x8b": Content("compressed (gzip)", "zcat"),
-    b"\xfd7zXZ\x00": Content("compressed (xz)", "xzcat"),
-    b"\x28\xb5\x2f\xfd": Content("compressed (zstd)", "zstdcat"),
+    b"\x1f\x8b": FileType("compressed (gzip)", "zcat"),
+    b"\xfd7zXZ\x00": FileType("compressed (xz)", "xzcat"),
+    b"\x28\xb5\x2f\xfd": FileType("compressed (zstd)", "zstdcat"),
     **{b"BZh%d1AY&SY" % size: _BZIP2 for size in range(1, 10)},
     **{b"BZh%d\x17rE8P\x90" % size: _BZIP2 for size in range(1, 10)},  # of nothing
-    b"PK\x03\x04": Content("a zip archive, as .npz files are"),
-    b"\x93NUMPY": Content("an .npy file"),
-    _PARQUET: Content("a Parquet file"),
+    b"PK\x03\x04": FileType("a zip archive, as .npz files are"),
+    b"\x93NUMPY": FileType("an .npy file"),
+    _PARQUET: FileType("a Parquet file"),
 }
 
 _LONGEST = max(map(len, _KINDS))
 
 
-def not_text(file: BinaryIO) -> Content | None:
+def detect_binary(file: BinaryIO) -> FileType | None:
     """What a file, open at its start, is if it is no text; None if that cannot be told.
 
     >>> import io
-    >>> not_text(io.BytesIO(b"\\x1f\\x8b\\x08"))
-    Content(what='compressed (gzip)', unpack='zcat')
-    >>> not_text(io.BytesIO(b"PAR1,PAR2\\n1.5,2")) is None
+    >>> detect_binary(io.BytesIO(b"\\x1f\\x8b\\x08"))
+    FileType(what='compressed (gzip)', unpack='zcat')
+    >>> detect_binary(io.BytesIO(b"PAR1,PAR2\\n1.5,2")) is None
     True
     """
     head = file.read(_LONGEST)
