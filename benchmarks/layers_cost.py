@@ -72,11 +72,13 @@ def held(model: qipf.LayeredQIPF) -> float:
     """What a network and the fields of its layers take, with their order by class or its table."""
     arrays: list[Tensor] = []
     for f in model.fields_:
-        arrays += [f.units, f.labels, f.masses, f.examples, f.metric.mean, f.metric.directions]
-        count = len(f.units)
-        on_cpu = f.units.device.type == "cpu"
+        arrays += [f.embeddings, f.labels, f.counts, f.examples, f.metric.mean, f.metric.directions]
+        count = len(f.embeddings)
+        on_cpu = f.embeddings.device.type == "cpu"
         arrays.append(
-            torch.empty(count, dtype=torch.int64) if on_cpu else f.units.new_empty(count, f.classes)
+            torch.empty(count, dtype=torch.int64)
+            if on_cpu
+            else f.embeddings.new_empty(count, f.classes)
         )
     return megabytes(model.net, *arrays)
 
@@ -145,15 +147,15 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
             row |= {"layers": len(plus.fields_), "seconds_to_fit": fitting}
         yield row
     _, rows = in_parts(net, images, plus.layers_)
-    for tap, field in zip(plus.layers_, plus.fields_, strict=True):
-        engine = create("auto", field.units, field.bandwidth)
-        shown = rows[tap]
+    for site, field in zip(plus.layers_, plus.fields_, strict=True):
+        engine = create("auto", field.embeddings, field.bandwidth)
+        shown = rows[site]
         with torch.no_grad():
             ours = seconds(lambda f=field, r=shown: f(r), device)
             theirs = seconds(lambda f=field, r=shown, e=engine: e(f.metric(r)), device)
         yield {
             "network": contender.spec.name,
-            "method": f"class fields of {tap}",
+            "method": f"class fields of {site}",
             "milliseconds_per_prediction": 1e3 * ours / len(images),
             "times_the_plain_field": ours / theirs,
         }

@@ -6,7 +6,7 @@ The rule. A recipe's merit is the mean of ROC-AUC and PR-AUC of error detection,
 each left out of what the recipe learns from, and over all networks. Merits that differ by 0.002 or
 less are equal. Of each ingredient's alternatives, the rest as shipped, the cheapest of those equal
 to the best is taken; `INGREDIENTS` lists them from the cheapest to the dearest for a user: in a
-prediction fewer layers, widths, opinions, dimensions, centres; in the fit fewer sets to learn from.
+prediction fewer layers, widths, posteriors, dimensions, centres; in the fit fewer sets to learn by.
 Alternatives that cost a user the same (`COST_THE_SAME`) are taken by merit alone.
 
 Only chosen-by.jsonl is read. Its families and their strengths are themselves among what is chosen,
@@ -45,7 +45,7 @@ INGREDIENTS: dict[str, dict[str, str]] = {
     },
     "strengths": {
         "none: clean images": "weights from clean images",
-        "97 % of the accuracy left": "mild disturbances only",
+        "97 % of the accuracy left": "mild perturbations only",
         "fixed amounts": "fixed amounts",
         "90, 70 and 50 % of the accuracy left": AS_SHIPPED,
     },
@@ -61,7 +61,7 @@ INGREDIENTS: dict[str, dict[str, str]] = {
     "widths a layer": {"one": "one width a layer", "four": AS_SHIPPED},
     "softmax": {"without": "no softmax", "with": AS_SHIPPED},
     "weights": {"equal": "equal weights", "learned": AS_SHIPPED},
-    "score": {"gap": AS_SHIPPED, "entropy": "entropy of the mixture"},
+    "score": {"log_odds_of_error": AS_SHIPPED, "entropy": "entropy of the mixture"},
     "metric": {"not whitened": "not whitened", "whitened": AS_SHIPPED},
     "dimensions": {"64": "64 dimensions", "128": AS_SHIPPED},
     "centres": {

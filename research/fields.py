@@ -30,7 +30,7 @@ from qipf.layered.selection import (
     TRIED_CENTERS,
     condensed_field,
 )
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 
 #: Factors on Silverman's width: the coarse ones are every other, from the second on.
 FACTORS = tuple(COARSE[0] * FINE**k for k in range(-1, 2 * len(COARSE)))
@@ -73,14 +73,14 @@ class Fields:
         self._scatter = cache(self._new_scatter)
         self._trial = cache(self._new_trial)
         self._field = cache(self._new_field)
-        self._opinion = cache(self._new_opinion)
+        self._opinion = cache(self._new_posterior)
 
-    def chosen(self, tap: Tap, plan: Plan, names: Sequence[str]) -> Choice:
+    def chosen(self, site: LayerSite, plan: Plan, names: Sequence[str]) -> Choice:
         """The likeliest metric and width on these sets, each set counting the same."""
         best: tuple[float, Choice] | None = None
         for gain_free in (False, True):
             for shrinkage in plan.shrinkages:
-                trial = self._trial(tap, plan.dims, plan.centers, gain_free, shrinkage)
+                trial = self._trial(site, plan.dims, plan.centers, gain_free, shrinkage)
                 told = [sum(one) for one in zip(*(trial.told[name] for name in names), strict=True)]
                 middle = max(range(1, len(FACTORS), 2), key=told.__getitem__)
                 tried = [*range(1, len(FACTORS), 2), middle - 1, middle + 1]
@@ -90,55 +90,59 @@ class Fields:
         assert best is not None
         return best[1]
 
-    def opinions(self, plan: Plan, choices: Sequence[Choice], name: str) -> Tensor:
+    def posteriors(self, plan: Plan, choices: Sequence[Choice], name: str) -> Tensor:
         """What the softmax, first, and every layer at every width think of a set.
 
         Shape (n, 1 + layers · widths, classes), float32.
         """
         softmax = self._sets[name][0].double().softmax(1).float()[:, None]
-        layers = zip(self._study.taps, choices, strict=True)
+        layers = zip(self._study.sites, choices, strict=True)
         return torch.cat([softmax, *(self._opinion(t, plan, c, name) for t, c in layers)], 1)
 
-    def _rows(self, tap: Tap, count: int) -> tuple[Tensor, Tensor]:
+    def _rows(self, site: LayerSite, count: int) -> tuple[Tensor, Tensor]:
         """The first of the centres' rows, and their classes."""
         values = self._study.centers.values
         device = self._study.tuning.labels.device
-        return values[tap][:count].to(device), values[LABELS][:count].to(device)
+        return values[site][:count].to(device), values[LABELS][:count].to(device)
 
-    def _new_scatter(self, tap: Tap, rows: int, gain_free: bool) -> Scatter:
-        return Scatter(*self._rows(tap, rows), gain_free)
+    def _new_scatter(self, site: LayerSite, rows: int, gain_free: bool) -> Scatter:
+        return Scatter(*self._rows(site, rows), gain_free)
 
     def _new_trial(
-        self, tap: Tap, dims: int, centers: int, gain_free: bool, shrinkage: float
+        self, site: LayerSite, dims: int, centers: int, gain_free: bool, shrinkage: float
     ) -> Trial:
-        metric = self._scatter(tap, min(centers, METRIC_ROWS), gain_free).metric(shrinkage, dims)
-        rows, labels = self._rows(tap, min(centers, TRIED_CENTERS))
-        units = metric(rows)
-        width = silverman(units)
-        field = ClassField(metric, units, labels, CLASSES, width, torch.arange(len(units)))
+        metric = self._scatter(site, min(centers, METRIC_ROWS), gain_free).metric(shrinkage, dims)
+        rows, labels = self._rows(site, min(centers, TRIED_CENTERS))
+        embeddings = metric(rows)
+        width = silverman(embeddings)
+        field = ClassField(
+            metric, embeddings, labels, CLASSES, width, torch.arange(len(embeddings))
+        )
         tuning = self._study.tuning
         step = max(1, -(-SETS * len(tuning.labels) // MOST_ROWS))
         truth = tuning.labels[::step].repeat(len(tuning.sets))
-        shown = torch.cat([seen[tap][::step] for _, seen in tuning.sets.values()])
+        shown = torch.cat([seen[site][::step] for _, seen in tuning.sets.values()])
         told = torch.stack(
             [
                 judged.posterior.gather(1, truth[:, None]).log().clamp(min=DEEPEST).double()
-                for judged in field.judged(shown, [factor * width for factor in FACTORS])
+                for judged in field.at_bandwidths(shown, [factor * width for factor in FACTORS])
             ]
         )
         means = told.view(len(FACTORS), len(tuning.sets), -1).mean(2).T.tolist()
         return Trial(metric, width, dict(zip(tuning.sets, means, strict=True)))
 
-    def _new_field(self, tap: Tap, plan: Plan, gain_free: bool, shrinkage: float) -> ClassField:
+    def _new_field(
+        self, site: LayerSite, plan: Plan, gain_free: bool, shrinkage: float
+    ) -> ClassField:
         """The field at Silverman's width."""
-        trial = self._trial(tap, plan.dims, plan.centers, gain_free, shrinkage)
-        rows, labels = self._rows(tap, plan.centers)
+        trial = self._trial(site, plan.dims, plan.centers, gain_free, shrinkage)
+        rows, labels = self._rows(site, plan.centers)
         examples = torch.from_numpy(self._study.centers.places[: plan.centers])
         field = ClassField(trial.metric, trial.metric(rows), labels, CLASSES, trial.width, examples)
         return field if plan.condensed is None else condensed_field(field, plan.condensed)
 
-    def _new_opinion(self, tap: Tap, plan: Plan, choice: Choice, name: str) -> Tensor:
-        field = self._field(tap, plan, choice.gain_free, choice.shrinkage)
+    def _new_posterior(self, site: LayerSite, plan: Plan, choice: Choice, name: str) -> Tensor:
+        field = self._field(site, plan, choice.gain_free, choice.shrinkage)
         widths = [width * choice.factor * field.bandwidth for width in WIDTHS]
-        judged = field.judged(self._sets[name][1][tap], widths)
+        judged = field.at_bandwidths(self._sets[name][1][site], widths)
         return torch.stack([found.posterior.float() for found in judged], 1)

@@ -2,7 +2,7 @@
 
     python research/recipes.py --run runs/paper --data DATA -o OUT [--networks … --seed 0]
 
-Chosen by: errors on disturbed training images of a family that neither metrics nor weights have
+Chosen by: errors on perturbed training images of a family that neither metrics nor weights have
 seen (each family left out in turn), ROC-AUC and PR-AUC averaged. The benchmark's corruptions are
 evaluated into a file of their own, for the report and as ablations. Writes OUT/chosen-by.jsonl and
 OUT/report-only.jsonl, one line a network and recipe, and by the first of them OUT/chosen.json: what
@@ -28,7 +28,7 @@ from torch import Tensor
 from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import find
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.layered.mixture import gap, likeliest_weights, mixed
+from qipf.layered.mixture import likeliest_weights, log_odds_of_error, mixed
 from qipf.layered.mixture_weights import LEAST, WIDTHS
 from qipf.layered.selection import SHRINKAGES
 from qipf.metrics.error_detection import pr_auc, roc_auc
@@ -48,7 +48,7 @@ class Recipe:
     least: float = LEAST
     softmax: bool = True
     weights: str = "em"  # or "equal"
-    score: str = "gap"  # or "entropy"
+    score: str = "log_odds_of_error"  # or "entropy"
     families: tuple[str, ...] = FAMILIES
     kept: tuple[float, ...] = (0.9, 0.7, 0.5)  # none, and none fixed: from clean images alone
     fixed: tuple[float, ...] = ()
@@ -79,7 +79,7 @@ RECIPES = (
     Recipe("equal weights", weights="equal"),
     Recipe("entropy of the mixture", score="entropy"),
     Recipe("weights from clean images", kept=()),
-    Recipe("mild disturbances only", kept=(0.97,)),
+    Recipe("mild perturbations only", kept=(0.97,)),
     Recipe("five families", families=FIRST_FIVE),
     Recipe("with a blend", families=(*FAMILIES, BLEND)),
     Recipe("fixed amounts", kept=(), fixed=FIXED),
@@ -101,12 +101,12 @@ class Learned:
     ) -> None:
         self._fields, self._plan, self._score = fields, recipe.plan, recipe.score
         names = recipe.sets(families)
-        self._choices = [fields.chosen(tap, recipe.plan, names) for tap in study.taps]
-        shown = [self._opinions(name) for name in names]
+        self._choices = [fields.chosen(site, recipe.plan, names) for site in study.sites]
+        shown = [self._posteriors(name) for name in names]
         truth = study.tuning.labels[:, None, None]
         told = torch.cat([o.gather(2, truth.expand(-1, o.shape[1], 1))[..., 0] for o in shown])
-        taps = study.taps[-1:] if recipe.last_only else study.taps
-        layers = [study.taps.index(tap) for tap in taps]
+        sites = study.sites[-1:] if recipe.last_only else study.sites
+        layers = [study.sites.index(site) for site in sites]
         numbers = [WIDTHS.index(width) for width in recipe.widths]
         first = [0] if recipe.softmax else []
         every = [1 + layer * len(WIDTHS) + number for layer in layers for number in numbers]
@@ -122,14 +122,14 @@ class Learned:
             self.weights = torch.full_like(self.weights, 1 / len(self.columns))
 
     def score(self, name: str, predicted: Tensor) -> Tensor:  # (n,)
-        """The gap at the network's own class, or the entropy of the mixture."""
-        mixture = mixed(self._opinions(name)[:, self.columns], self.weights)
+        """The log_odds_of_error at the network's own class, or the entropy of the mixture."""
+        mixture = mixed(self._posteriors(name)[:, self.columns], self.weights)
         if self._score == "entropy":
             return torch.special.entr(mixture).sum(1)
-        return gap(mixture, predicted)
+        return log_odds_of_error(mixture, predicted)
 
-    def _opinions(self, name: str) -> Tensor:  # (n, 1 + layers · widths, classes)
-        return self._fields.opinions(self._plan, self._choices, name).double()
+    def _posteriors(self, name: str) -> Tensor:  # (n, 1 + layers · widths, classes)
+        return self._fields.posteriors(self._plan, self._choices, name).double()
 
 
 def detection(
@@ -184,7 +184,7 @@ def reported(study: Study, fields: Fields, recipe: Recipe | None) -> dict[str, o
         told.setdefault(name.split("/")[0], []).append(found)
     cells: dict[str, object] = {c: np.nanmean(v, axis=0).tolist() for c, v in told.items()}
     if learned is not None:
-        names = ["softmax", *(f"{tap} {width:.2f}" for tap in study.taps for width in WIDTHS)]
+        names = ["softmax", *(f"{site} {width:.2f}" for site in study.sites for width in WIDTHS)]
         weights = zip((names[c] for c in learned.columns), learned.weights.tolist(), strict=True)
         cells["weights"] = dict(weights)
     return cells

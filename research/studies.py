@@ -1,4 +1,4 @@
-"""What recipes are tried on: a bench network's layers on clean, disturbed and spoilt images."""
+"""What recipes are tried on: a bench network's layers on clean, perturbed and spoilt images."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from qipf.bench.methods.network import evaluating, unit_range
 from qipf.bench.scoring import Contender
 from qipf.bench.suites import CLEAN
 from qipf.layered.holdout import LABELS, Kept
-from qipf.layered.perturbations import FOR_IMAGES, Disturb, disturbed, strengths
+from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
 from qipf.layered.tuning import Tuning
-from qipf.network.features import Rows, Tap, chosen_taps
+from qipf.network.features import LayerSite, Rows, chosen_sites
 from qipf.network.reading import in_parts
 
-#: Shares of its accuracy above chance that the network keeps on the disturbed images.
+#: Shares of its accuracy above chance that the network keeps on the perturbed images.
 KEPT = (0.97, 0.9, 0.7, 0.5)
 
 #: Strengths that are the same for every network and family.
@@ -38,7 +38,7 @@ Seen = tuple[Tensor, Rows]
 class Study:
     """All rows of one network."""
 
-    taps: tuple[Tap, ...]
+    sites: tuple[LayerSite, ...]
     centers: Kept
     tuning: Tuning  # sets "clean", "family/share" and "family/tstrength" (`set_name`)
     test: dict[str, Seen]  # "corruption/level"
@@ -52,7 +52,7 @@ def blend(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 
 #: All families that can be learned from.
-TEACHERS: dict[str, Disturb] = {**FOR_IMAGES, BLEND: blend}
+TEACHERS: dict[str, Perturbation] = {**FOR_IMAGES, BLEND: blend}
 
 
 def set_name(family: str, strength: float, fixed: bool = False) -> str:
@@ -72,27 +72,27 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: i
     shown = unit_range(data.test_images[:test]).to(device)
     tasks = dict.fromkeys((t.corruption, t.level) for t in contender.setting.suite.tasks())
     with torch.no_grad(), evaluating(network):
-        taps = chosen_taps(network, lambda: network(images[:2]))
+        sites = chosen_sites(network, lambda: network(images[:2]))
         levels = _levels(network, images[:600], labels[:600])
         print(contender.spec.name, levels, flush=True)
-        rows = in_parts(network, unit_range(data.train_images[kept]).to(device), taps)[1]
-        sets = {"clean": in_parts(network, images, taps)}
+        rows = in_parts(network, unit_range(data.train_images[kept]).to(device), sites)[1]
+        sets = {"clean": in_parts(network, images, sites)}
         for family, found in levels.items():
             wanted = {set_name(family, share): t for share, t in zip(KEPT, found, strict=True)}
             wanted |= {set_name(family, t, fixed=True): t for t in FIXED}
             for name, t in wanted.items():
-                copies = disturbed(images, TEACHERS[family], t, 1 + draw)
-                sets[name] = in_parts(network, copies, taps)
+                copies = perturbed(images, TEACHERS[family], t, 1 + draw)
+                sets[name] = in_parts(network, copies, sites)
         spoilt = {
             f"{c}/{level}": in_parts(
-                network, shown if c == CLEAN else corrupt(shown, c, level), taps
+                network, shown if c == CLEAN else corrupt(shown, c, level), sites
             )
             for c, level in tasks
         }
     every = Kept(len(kept))
     every.add(np.arange(len(kept)), kept.numpy(), {**rows, LABELS: data.train_labels[kept]})
     every.settle()
-    return Study(taps, every, Tuning(sets, labels), spoilt, data.test_labels[:test].to(device))
+    return Study(sites, every, Tuning(sets, labels), spoilt, data.test_labels[:test].to(device))
 
 
 def _levels(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, list[float]]:
@@ -102,6 +102,6 @@ def _levels(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, lis
         return float((network(shown).argmax(1) == labels).double().mean())
 
     return {
-        name: strengths(accuracy, images, disturb, 1 / CLASSES, 5, KEPT)
-        for name, disturb in TEACHERS.items()
+        name: strengths(accuracy, images, perturb, 1 / CLASSES, 5, KEPT)
+        for name, perturb in TEACHERS.items()
     }

@@ -14,15 +14,15 @@ from qipf.layered.metric import Metric
 
 
 def field_of(
-    count=40, dimension=3, classes=4, bandwidth=0.4, seed=0, repeat=1, order=None, masses=None
+    count=40, dimension=3, classes=4, bandwidth=0.4, seed=0, repeat=1, order=None, counts=None
 ):
     random = torch.Generator().manual_seed(seed)
     rows = torch.randn(count, dimension, generator=random)
     labels = torch.randint(classes, (count,), generator=random)
     order = torch.arange(count) if order is None else order
     metric = Metric(torch.zeros(dimension), torch.eye(dimension), gain_free=False)
-    units, labels = metric(rows)[order].repeat(repeat, 1), labels[order].repeat(repeat)
-    return ClassField(metric, units, labels, classes, bandwidth, order.repeat(repeat), masses)
+    embeddings, labels = metric(rows)[order].repeat(repeat, 1), labels[order].repeat(repeat)
+    return ClassField(metric, embeddings, labels, classes, bandwidth, order.repeat(repeat), counts)
 
 
 MASSES = torch.randint(1, 9, (40,), generator=torch.Generator().manual_seed(2)).float()
@@ -33,20 +33,20 @@ def naive(field, queries):
     """The definitions, pair by pair, in float64."""
     posterior, log_density = [], []
     for row in field.metric(queries).double().numpy():
-        heights, masses = np.zeros(field.classes), field.masses.tolist()
-        centers = zip(field.units.double().numpy(), field.labels.tolist(), masses, strict=True)
+        heights, counts = np.zeros(field.classes), field.counts.tolist()
+        centers = zip(field.embeddings.double().numpy(), field.labels.tolist(), counts, strict=True)
         for unit, label, mass in centers:
             square = ((row - unit) ** 2).sum()
-            heights[label] += mass * math.exp(-square / (2 * field.bandwidth**2)) / sum(masses)
+            heights[label] += mass * math.exp(-square / (2 * field.bandwidth**2)) / sum(counts)
         posterior.append(heights / heights.sum())
         log_density.append(math.log(heights.sum()))
     return torch.tensor(np.array(posterior)), torch.tensor(log_density).double()
 
 
-@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
 @pytest.mark.parametrize("bandwidth", [0.1, 0.4, 3.0])
-def test_posterior_and_density_are_those_of_the_double_loop(bandwidth, masses):
-    field = field_of(bandwidth=bandwidth, masses=masses)
+def test_posterior_and_density_are_those_of_the_double_loop(bandwidth, counts):
+    field = field_of(bandwidth=bandwidth, counts=counts)
     posterior, log_density = naive(field, QUERIES)
     found = field(QUERIES)
     torch.testing.assert_close(found.posterior.double(), posterior, atol=1e-5, rtol=1e-4)
@@ -78,55 +78,57 @@ def test_laws(seed, bandwidth, classes):
 )
 def test_a_mass_is_so_many_centres_in_one_place(counts, bandwidth, scale):
     counts = torch.tensor(counts)
-    weighted = field_of(bandwidth=bandwidth, masses=scale * counts)(QUERIES)
+    weighted = field_of(bandwidth=bandwidth, counts=scale * counts)(QUERIES)
     order = torch.arange(40).repeat_interleave(counts)
     plain = field_of(bandwidth=bandwidth, order=order)
-    assert len(plain.units) == int(counts.sum())
+    assert len(plain.embeddings) == int(counts.sum())
     torch.testing.assert_close(weighted.posterior, plain(QUERIES).posterior, atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(
         weighted.log_density, plain(QUERIES).log_density, atol=1e-5, rtol=1e-5
     )
 
 
-def test_the_largest_and_the_smallest_of_masses():
-    masses = torch.ones(40)
-    masses[3] = 2.0**50
-    field = field_of(bandwidth=0.01, masses=masses)
+def test_the_largest_and_the_smallest_of_counts():
+    counts = torch.ones(40)
+    counts[3] = 2.0**50
+    field = field_of(bandwidth=0.01, counts=counts)
     posterior, log_density = field(QUERIES)
     assert torch.isfinite(posterior).all()
     assert torch.isfinite(log_density).all()
-    at_it = field(field.units[3:4]).posterior[0]
+    at_it = field(field.embeddings[3:4]).posterior[0]
     assert float(at_it[field.labels[3]]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
-def test_another_width_is_the_same_field_made_with_it(masses):
-    field = field_of(masses=masses)
-    other, made = field.at(0.9), field_of(bandwidth=0.9, masses=masses)
+@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
+def test_another_width_is_the_same_field_made_with_it(counts):
+    field = field_of(counts=counts)
+    other, made = field.at(0.9), field_of(bandwidth=0.9, counts=counts)
     assert (field.bandwidth, other.bandwidth) == (0.4, 0.9)
     for one, two in zip(other(QUERIES), made(QUERIES), strict=True):
         assert torch.equal(one, two)
-    assert torch.equal(other.masses, made.masses)
+    assert torch.equal(other.counts, made.counts)
     assert torch.equal(other.examples, field.examples)
     assert other.metric is field.metric
 
 
 def test_widths_at_once_are_widths_one_by_one():
     field = field_of()
-    for found, width in zip(field.judged(QUERIES, [0.2, 0.4, 1.0]), [0.2, 0.4, 1.0], strict=True):
+    for found, width in zip(
+        field.at_bandwidths(QUERIES, [0.2, 0.4, 1.0]), [0.2, 0.4, 1.0], strict=True
+    ):
         alone = field_of(bandwidth=width)(QUERIES)
         torch.testing.assert_close(found.posterior, alone.posterior)
         torch.testing.assert_close(found.log_density, alone.log_density)
 
 
-@pytest.mark.parametrize("masses", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
 @pytest.mark.parametrize(("chunk", "tile", "rows"), [(1, 1, 1), (7, 7, 3), (8, 16 * 28, 25)])
-def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, masses):
+def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, counts):
     monkeypatch.setattr(class_sums, "CHUNK", chunk)
     monkeypatch.setattr(class_sums, "TILE", tile)
     monkeypatch.setattr(class_field, "ROWS", rows)
     monkeypatch.setattr(class_field, "FEWEST_TILED", 1)
-    field = field_of(masses=masses)
+    field = field_of(counts=counts)
     whole = field.in_one(QUERIES)
     torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
     torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
@@ -145,7 +147,7 @@ def test_blocks_change_nothing(monkeypatch, block):
 
 def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares():
     field = field_of(bandwidth=1e-8)
-    cosines = field.metric(QUERIES) @ field.units.T
+    cosines = field.metric(QUERIES) @ field.embeddings.T
     nearest = field.labels[cosines.argmax(1)]
     assert torch.equal(field(QUERIES).posterior.argmax(1), nearest)
     assert torch.isfinite(field(QUERIES).log_density).all()
@@ -156,7 +158,7 @@ def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares()
 
 def test_a_class_without_centres_is_told():
     field = field_of(classes=4)
-    more = ClassField(field.metric, field.units, field.labels, 6, 0.4, field.examples)
+    more = ClassField(field.metric, field.embeddings, field.labels, 6, 0.4, field.examples)
     assert (field.complete, more.complete) == (True, False)
     assert more.known.tolist() == [True] * 4 + [False] * 2
     posterior = more(QUERIES).posterior
@@ -170,7 +172,7 @@ def test_nearest_are_those_of_sorting(monkeypatch):
     classes = torch.arange(25) % 4
     places, cosines = field.nearest(QUERIES, classes, 3)
     for row, label, found, similar in zip(QUERIES, classes, places, cosines, strict=True):
-        every = (field.metric(row[None]) @ field.units.T)[0]
+        every = (field.metric(row[None]) @ field.embeddings.T)[0]
         own = (field.labels == label).nonzero()[:, 0]
         expected = own[every[own].argsort(descending=True)][:3]
         assert found.tolist() == expected.tolist()
@@ -187,11 +189,11 @@ def test_where_a_class_has_too_few_centres_the_rest_is_marked():
 
 
 def test_empty_and_moved():
-    field = field_of(masses=MASSES)
+    field = field_of(counts=MASSES)
     assert [part.shape for part in field(QUERIES[:0])] == [(0, 4), (0,)]
     assert [part.shape for part in field.nearest(QUERIES[:0], field.labels[:0], 2)] == [(0, 2)] * 2
     moved = field.to(torch.device("cpu"))
     assert torch.equal(moved(QUERIES).posterior, field(QUERIES).posterior)
-    assert torch.equal(moved.masses, MASSES)
+    assert torch.equal(moved.counts, MASSES)
     assert torch.equal(moved.examples, field.examples)
-    assert field_of().masses.tolist() == [1.0] * 40
+    assert field_of().counts.tolist() == [1.0] * 40

@@ -26,10 +26,10 @@ def tiled():
 
 def field_of(count, classes=5, bandwidth=0.3, weighted=False, seed=0):
     random = torch.Generator().manual_seed(seed)
-    units = METRIC(torch.randn(count, DIMENSION, generator=random))
+    embeddings = METRIC(torch.randn(count, DIMENSION, generator=random))
     labels = torch.randint(classes, (count,), generator=random)
-    masses = torch.randint(1, 99, (count,), generator=random).float() if weighted else None
-    return ClassField(METRIC, units, labels, classes, bandwidth, torch.arange(count), masses)
+    counts = torch.randint(1, 99, (count,), generator=random).float() if weighted else None
+    return ClassField(METRIC, embeddings, labels, classes, bandwidth, torch.arange(count), counts)
 
 
 def queries_of(count, seed=1):
@@ -39,13 +39,13 @@ def queries_of(count, seed=1):
 def dense(field, queries, bandwidth=None):
     """All kernels at once, in float64: posterior and log-density."""
     inverse = 1 / (bandwidth or field.bandwidth) ** 2
-    scores = (METRIC(queries).double() @ field.units.double().T - 1) * inverse
+    scores = (METRIC(queries).double() @ field.embeddings.double().T - 1) * inverse
     nearest = scores.amax(1, keepdim=True)
-    members = torch.zeros(len(field.units), field.classes, dtype=torch.float64)
-    members.scatter_(1, field.labels[:, None], field.masses.double()[:, None])
+    members = torch.zeros(len(field.embeddings), field.classes, dtype=torch.float64)
+    members.scatter_(1, field.labels[:, None], field.counts.double()[:, None])
     by_class = (scores - nearest).exp() @ members
     total = by_class.sum(1, keepdim=True)
-    height = nearest[:, 0] + total[:, 0].log() - field.masses.double().sum().log()
+    height = nearest[:, 0] + total[:, 0].log() - field.counts.double().sum().log()
     return (by_class / total).clamp(min=SMALLEST), height
 
 
@@ -55,7 +55,7 @@ def assert_agree(found, expected, inverse):
     loss = 1e-6 * (1 + inverse)
     # below the smallest float32 that has all its digits, the clamp has been reached
     torch.testing.assert_close(found.posterior.double(), posterior, rtol=loss, atol=1e-29)
-    # the logarithm of all masses, about 11, is subtracted from another as large
+    # the logarithm of all counts, about 11, is subtracted from another as large
     torch.testing.assert_close(found.log_density.double(), log_density, rtol=1e-6, atol=3 * loss)
 
 
@@ -85,8 +85,8 @@ def test_where_every_kernel_is_below_the_smallest_float32():
     field = field_of(2500, bandwidth=0.05)
     pole = torch.zeros(DIMENSION)
     pole[0] = 1.0
-    units = METRIC(field.units * 0.2 + pole)
-    far = ClassField(METRIC, units, field.labels, 5, 0.05, field.examples)
+    embeddings = METRIC(field.embeddings * 0.2 + pole)
+    far = ClassField(METRIC, embeddings, field.labels, 5, 0.05, field.examples)
     queries = -pole + 0.1 * queries_of(40)
     posterior, log_density = dense(far, queries)
     assert float(log_density.max()) < -200
@@ -96,7 +96,7 @@ def test_where_every_kernel_is_below_the_smallest_float32():
 
 def test_classes_without_centres_have_the_smallest_probability():
     field = field_of(2000, classes=3)
-    more = ClassField(METRIC, field.units, field.labels * 2, 7, 0.3, field.examples)
+    more = ClassField(METRIC, field.embeddings, field.labels * 2, 7, 0.3, field.examples)
     posterior = more(queries_of(20)).posterior
     assert (posterior[:, [1, 3, 5, 6]] == torch.tensor(SMALLEST)).all()
     torch.testing.assert_close(posterior[:, [0, 2, 4]], field(queries_of(20)).posterior)
@@ -120,7 +120,7 @@ def test_a_row_does_not_depend_on_its_batch_beyond_rounding(count, data):
     field, queries = field_of(2100, bandwidth=0.4), queries_of(count)
     place = data.draw(st.integers(0, count - 1))
     together, alone = field(queries), field(queries[place : place + 1])
-    # other numbers of rows are multiplied in another order: some units of the last digit
+    # other numbers of rows are multiplied in another order: some embeddings of the last digit
     for one, two in zip(together, alone, strict=True):
         torch.testing.assert_close(one[place : place + 1], two, rtol=1e-5, atol=2e-6)
 
@@ -132,7 +132,7 @@ def test_a_row_does_not_depend_on_its_batch_beyond_rounding(count, data):
 )
 def test_many_widths_are_each_as_accurate_as_alone(widths, weighted):
     field, queries = field_of(1100, weighted=weighted), queries_of(5)
-    found = list(field.judged(queries, widths))
+    found = list(field.at_bandwidths(queries, widths))
     assert len(found) == len(widths)
     for judged, width in zip(found, widths, strict=True):
         assert_agree(judged, dense(field, queries, width), 1 / width**2)
@@ -162,8 +162,8 @@ def test_the_widths_that_are_weighed_and_chosen_need_one_pass():
 
 def test_sums_are_those_of_the_definition():
     field, queries = field_of(50), METRIC(queries_of(3))
-    (found,) = ClassSums(field.units, field.labels, field.masses, 5)(queries, [0.3])
-    scores = queries @ field.units.T / 0.3**2
+    (found,) = ClassSums(field.embeddings, field.labels, field.counts, 5)(queries, [0.3])
+    scores = queries @ field.embeddings.T / 0.3**2
     for label in range(5):
         own = scores[:, field.labels == label] - scores.amax(1, keepdim=True)
         torch.testing.assert_close(found.by_class[:, label], own.exp().sum(1), rtol=1e-4, atol=1e-6)

@@ -6,28 +6,28 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.layered import Explanation, Neighbor, Opinion
+from qipf.layered import Explanation, LayerPosterior, Neighbor
 from qipf.layered.explanation import doubts
 
 
 def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
-    prediction, opinions = model(fresh), model.opinions(fresh)
+    prediction, posteriors = model(fresh), model.posteriors(fresh)
     names = ["softmax", *map(str, model.layers_)]
     for i, told in enumerate(model.explain(fresh)):
         k = int(prediction.labels[i])
-        assert told.label == k
+        assert told.predicted == k
         assert told.uncertainty == pytest.approx(float(prediction.uncertainty[i]))
         assert told.probability == pytest.approx(float(prediction.probabilities[i, k]))
-        assert [o.name for o in told.opinions] == names
-        assert [o.weight for o in told.opinions] == model.weights_.tolist()
-        for opinion, q in zip(told.opinions, opinions[i], strict=True):
-            assert opinion.label == int(q.argmax())
-            assert opinion.confidence == pytest.approx(float(q.max()))
-            assert opinion.support == pytest.approx(float(q[k]))
-            off = opinion.weight * (1 - opinion.support) / (1 - told.probability)
-            assert opinion.doubt == pytest.approx(off, abs=1e-6)
-        assert sum(o.doubt for o in told.opinions) == pytest.approx(1)
-        assert told.disagreeing == tuple(o.name for o in told.opinions if o.label != k)
+        assert [o.name for o in told.posteriors] == names
+        assert [o.weight for o in told.posteriors] == model.weights_.tolist()
+        for posterior, q in zip(told.posteriors, posteriors[i], strict=True):
+            assert posterior.label == int(q.argmax())
+            assert posterior.confidence == pytest.approx(float(q.max()))
+            assert posterior.support == pytest.approx(float(q[k]))
+            off = posterior.weight * (1 - posterior.support) / (1 - told.probability)
+            assert posterior.doubt == pytest.approx(off, abs=1e-6)
+        assert sum(o.doubt for o in told.posteriors) == pytest.approx(1)
+        assert told.disagreeing == tuple(o.name for o in told.posteriors if o.label != k)
 
 
 def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, data):
@@ -36,18 +36,18 @@ def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, dat
     with torch.no_grad():
         _, rows = in_parts(model.net.eval(), fresh, model.layers_)
     fields = dict(zip(map(str, model.layers_), model.fields_, strict=True))
-    read = {str(tap): part for tap, part in rows.items()}
-    opinions = model.opinions(fresh)
+    read = {str(site): part for site, part in rows.items()}
+    posteriors = model.posteriors(fresh)
     for i, told in enumerate(model.explain(fresh, nearest=4)):
-        layers = told.opinions[1:]
+        layers = told.posteriors[1:]
         assert told.doubting == max(layers, key=lambda o: o.doubt).name
         number = 1 + [o.name for o in layers].index(told.doubting)
-        others = opinions[i, number].clone()
-        others[told.label] = -1
+        others = posteriors[i, number].clone()
+        others[told.predicted] = -1
         assert told.rival == int(others.argmax())
         field = fields[told.doubting]
-        cosines = (field.metric(read[told.doubting][i : i + 1]) @ field.units.T)[0]
-        for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
+        cosines = (field.metric(read[told.doubting][i : i + 1]) @ field.embeddings.T)[0]
+        for label, found in ((told.predicted, told.nearest), (told.rival, told.nearest_rival)):
             own = (field.labels == label).nonzero()[:, 0]
             expected = own[cosines[own].argsort(descending=True)][:4]
             assert [n.index for n in found] == field.examples[expected].tolist()
@@ -60,7 +60,7 @@ def test_weighted_centres_name_the_examples_nearest_to_them(condensed, fresh, da
     fields = dict(zip(map(str, condensed.layers_), condensed.fields_, strict=True))
     for told in condensed.explain(fresh, nearest=4):
         field = fields[told.doubting]
-        for label, found in ((told.label, told.nearest), (told.rival, told.nearest_rival)):
+        for label, found in ((told.predicted, told.nearest), (told.rival, told.nearest_rival)):
             assert [n.label for n in found] == [label] * 4
             assert [int(data[1][n.index]) for n in found] == [label] * 4
             assert [n.cosine for n in found] == sorted((n.cosine for n in found), reverse=True)
@@ -70,7 +70,7 @@ def test_weighted_centres_name_the_examples_nearest_to_them(condensed, fresh, da
 
 def test_a_class_with_few_centres_has_few_neighbours(model, fresh):
     told = model.explain(fresh[:1], nearest=1000)[0]
-    own = int((model.fields_[0].labels == told.label).sum())
+    own = int((model.fields_[0].labels == told.predicted).sum())
     assert len(told.nearest) == own
     assert len({n.index for n in told.nearest}) == own
 
@@ -85,12 +85,12 @@ def test_certainty_is_doubted_by_the_weights():
 
 def test_in_words():
     told = Explanation(
-        label=3,
+        predicted=3,
         uncertainty=0.4055,
         probability=0.4,
-        opinions=(
-            Opinion("softmax", 0.25, 3, 0.9, 0.9, 0.041),
-            Opinion("conv2 (input)", 0.75, 5, 0.7, 0.2333, 0.959),
+        posteriors=(
+            LayerPosterior("softmax", 0.25, 3, 0.9, 0.9, 0.041),
+            LayerPosterior("conv2 (input)", 0.75, 5, 0.7, 0.2333, 0.959),
         ),
         doubting="conv2 (input)",
         rival=5,
@@ -100,7 +100,7 @@ def test_in_words():
     assert str(told).splitlines() == [
         "class 3, uncertainty 0.406: the network and its layers give it 40.0%",
         "  prefer another class: conv2 (input)",
-        "  opinion        weight  prefers            class 3      doubt",
+        "  layer          weight  prefers            class 3      doubt",
         "  softmax         25.0%  class 3 (90.0%)          90.0%   4.1%",
         "  conv2 (input)   75.0%  class 5 (70.0%)          23.3%  95.9%",
         "  nearest training examples in conv2 (input), which doubts most:",
@@ -111,12 +111,12 @@ def test_in_words():
 
 def test_in_words_without_layers():
     told = Explanation(
-        0, -2.0, 0.88, (Opinion("softmax", 1.0, 0, 0.88, 0.88, 1.0),), None, None, (), ()
+        0, -2.0, 0.88, (LayerPosterior("softmax", 1.0, 0, 0.88, 0.88, 1.0),), None, None, (), ()
     )
     assert str(told).splitlines() == [
         "class 0, uncertainty -2: the network and its layers give it 88.0%",
         "  prefer another class: none",
-        "  opinion  weight  prefers            class 0      doubt",
+        "  layer    weight  prefers            class 0      doubt",
         "  softmax  100.0%  class 0 (88.0%)          88.0%  100.0%",
     ]
 

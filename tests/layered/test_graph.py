@@ -77,7 +77,7 @@ def test_onnx_for_a_batch_of_any_length(conv, conv_file, images, length):
 
 def test_what_is_told_of_the_file(conv, conv_file):
     assert conv_file.path.stat().st_size == conv_file.bytes
-    assert conv_file.centers == 300 == max(len(field.units) for field in conv.fields_)
+    assert conv_file.centers == 300 == max(len(field.embeddings) for field in conv.fields_)
     assert conv_file.outputs == ("logits", "uncertainty", "probabilities")
     assert conv_file.difference < 1e-4
     meta = onnxruntime.InferenceSession(conv_file.path).get_modelmeta().custom_metadata_map
@@ -109,9 +109,9 @@ def test_a_program_of_torch_export(conv, images):
 def test_weighted_centres_go_with_it(tmp_path):
     """As saved and loaded: to the last bit in a program, and in a file as near as all are."""
     model, (inputs, _) = layered("coreset"), layered_data()
-    assert all(float(field.masses.max()) > 1 for field in model.fields_)
+    assert all(float(field.counts.max()) > 1 for field in model.fields_)
     written = model.export_onnx(tmp_path / "model.onnx")
-    assert written.centers == max(len(field.units) for field in model.fields_) <= 40
+    assert written.centers == max(len(field.embeddings) for field in model.fields_) <= 40
     assert_agrees(run(written.path, input=inputs.numpy()), model, inputs)
     qipf.save(model, tmp_path / "model.qipf")
     loaded = qipf.load(tmp_path / "model.qipf", layered_network())

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from qipf import QIPFInputError
 from qipf.layered import holdout as gathering
 from qipf.layered.holdout import INPUTS, LABELS, ONE_IN, SLACK, Kept, gathered
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 
-TAP = Tap("layer")
+TAP = LayerSite("layer")
 
 
 def stream(count=200):

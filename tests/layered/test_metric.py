@@ -45,10 +45,10 @@ def naive(rows, labels, shrinkage, dimension, gain_free):
 @pytest.mark.parametrize("shrinkage", [0.02, 0.5, 1.0])
 def test_cosines_are_those_of_the_formulas(gain_free, dimension, shrinkage):
     rows, labels = rows_of()
-    units = Scatter(rows, labels, gain_free).metric(shrinkage, dimension)(rows).double()
+    embeddings = Scatter(rows, labels, gain_free).metric(shrinkage, dimension)(rows).double()
     expected = torch.from_numpy(naive(rows, labels, shrinkage, dimension, gain_free))
-    assert units.shape == (200, min(dimension, 6))
-    torch.testing.assert_close(units @ units.T, expected @ expected.T, atol=2e-5, rtol=0)
+    assert embeddings.shape == (200, min(dimension, 6))
+    torch.testing.assert_close(embeddings @ embeddings.T, expected @ expected.T, atol=2e-5, rtol=0)
 
 
 def test_without_shrinkage_the_covariance_within_classes_is_a_multiple_of_one():
@@ -85,10 +85,10 @@ def test_free_of_gain_a_brighter_row_is_the_same_row(gain, row):
 def test_rows_of_any_size_have_length_one(gain_free, size):
     rows, labels = rows_of()
     metric = Scatter(size * rows, labels, gain_free).metric(0.3, 4)
-    units = metric(size * rows)
-    torch.testing.assert_close(units.norm(dim=1), torch.ones(200))
+    embeddings = metric(size * rows)
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(200))
     expected = Scatter(rows, labels, gain_free).metric(0.3, 4)(rows)
-    torch.testing.assert_close(units @ units.T, expected @ expected.T, atol=1e-3, rtol=0)
+    torch.testing.assert_close(embeddings @ embeddings.T, expected @ expected.T, atol=1e-3, rtol=0)
 
 
 def test_an_outlier_beyond_all_squares_has_a_direction():
@@ -108,15 +108,17 @@ def test_the_mean_itself_stays_at_the_origin():
 def test_classes_of_one_row_each_are_not_whitened(shrinkage):
     """Their scatter is zero, and nothing is divided by it."""
     rows = torch.eye(4)
-    units = Scatter(rows, torch.arange(4), gain_free=False).metric(shrinkage, 4)(rows)
-    assert torch.isfinite(units).all()
-    torch.testing.assert_close(units @ units.T, 4 / 3 * torch.eye(4) - 1 / 3, atol=1e-5, rtol=0)
+    embeddings = Scatter(rows, torch.arange(4), gain_free=False).metric(shrinkage, 4)(rows)
+    assert torch.isfinite(embeddings).all()
+    torch.testing.assert_close(
+        embeddings @ embeddings.T, 4 / 3 * torch.eye(4) - 1 / 3, atol=1e-5, rtol=0
+    )
 
 
 def test_more_numbers_than_rows():
     rows, labels = rows_of(count=10, width=40)
-    units = Scatter(rows, labels, gain_free=False).metric(0.02, 5)(rows)
-    torch.testing.assert_close(units.norm(dim=1), torch.ones(10))
+    embeddings = Scatter(rows, labels, gain_free=False).metric(0.02, 5)(rows)
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(10))
 
 
 def test_empty():

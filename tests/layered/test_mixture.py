@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qipf.layered import mixture
-from qipf.layered.mixture import TINY, gap, likeliest_weights, mixed
+from qipf.layered.mixture import TINY, likeliest_weights, log_odds_of_error, mixed
 
 
-def opinions_on_truth(count=60, opinions=3, seed=0):
-    return torch.rand(count, opinions, generator=torch.Generator().manual_seed(seed)).double()
+def opinions_on_truth(count=60, posteriors=3, seed=0):
+    return torch.rand(count, posteriors, generator=torch.Generator().manual_seed(seed)).double()
 
 
 def likelihood(told, weights):
@@ -22,8 +22,8 @@ def likelihood(told, weights):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
-def test_of_two_opinions_the_weights_are_those_of_a_grid(seed):
-    told = opinions_on_truth(opinions=2, seed=seed)
+def test_of_two_posteriors_the_weights_are_those_of_a_grid(seed):
+    told = opinions_on_truth(posteriors=2, seed=seed)
     grid = torch.linspace(0, 1, 2001).double()
     values = [likelihood(told, torch.stack([1 - a, a])) for a in grid]
     weights = likeliest_weights(told)
@@ -32,7 +32,7 @@ def test_of_two_opinions_the_weights_are_those_of_a_grid(seed):
 
 
 def test_no_step_lowers_the_likelihood(monkeypatch):
-    told = opinions_on_truth(opinions=5) ** 3
+    told = opinions_on_truth(posteriors=5) ** 3
     values = []
     for steps in range(1, 40):
         monkeypatch.setattr(mixture, "MOST_STEPS", steps)
@@ -41,14 +41,14 @@ def test_no_step_lowers_the_likelihood(monkeypatch):
     assert values[-1] > values[0]
 
 
-def test_the_order_of_opinions_does_not_matter():
+def test_the_order_of_posteriors_does_not_matter():
     told = opinions_on_truth()
     torch.testing.assert_close(
         likeliest_weights(told[:, [2, 0, 1]]), likeliest_weights(told)[[2, 0, 1]]
     )
 
 
-def test_an_opinion_that_rules_the_truth_out_gets_no_weight():
+def test_an_posterior_that_rules_the_truth_out_gets_no_weight():
     told = torch.tensor([[0.5, 0.0], [0.5, 0.9], [0.5, 0.0]])
     weights = likeliest_weights(told)
     assert torch.isfinite(weights).all()
@@ -60,33 +60,35 @@ def test_an_opinion_that_rules_the_truth_out_gets_no_weight():
 
 
 def test_mixed_is_the_weighted_mean():
-    opinions = torch.rand(7, 3, 4, generator=torch.Generator().manual_seed(0))
+    posteriors = torch.rand(7, 3, 4, generator=torch.Generator().manual_seed(0))
     weights = torch.tensor([0.5, 0.2, 0.3]).double()
-    expected = sum(w * opinions[:, i].double() for i, w in enumerate(weights))
-    torch.testing.assert_close(mixed(opinions, weights), expected)
+    expected = sum(w * posteriors[:, i].double() for i, w in enumerate(weights))
+    torch.testing.assert_close(mixed(posteriors, weights), expected)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=6), st.integers(0, 5))
-def test_gap_is_the_log_odds_against_the_class(masses, place):
-    place %= len(masses)
-    p = torch.tensor([masses]).double()
+def test_log_odds_of_error_is_the_log_odds_against_the_class(counts, place):
+    place %= len(counts)
+    p = torch.tensor([counts]).double()
     p = p / p.sum()
     own = float(p[0, place])
     expected = math.log(float(p.sum()) - own) - math.log(own) if own < 0.999 else None
-    found = float(gap(p, torch.tensor([place])))
+    found = float(log_odds_of_error(p, torch.tensor([place])))
     if expected is not None:
         assert found == pytest.approx(expected, abs=1e-9)
 
 
-def test_gap_at_certainty_is_finite_and_ordered():
+def test_log_odds_of_error_at_certainty_is_finite_and_ordered():
     p = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [1 - 1e-18, 1e-18]]).double()
-    found = gap(p, torch.zeros(4, dtype=torch.long))
+    found = log_odds_of_error(p, torch.zeros(4, dtype=torch.long))
     limit = -math.log(TINY)
     assert found.tolist() == pytest.approx([-limit, limit, 0.0, math.log(1e-18)])
 
 
-def test_gap_rises_as_the_class_loses_mass():
+def test_log_odds_of_error_rises_as_the_class_loses_mass():
     shares = torch.linspace(0, 1, 101).double()
-    found = gap(torch.stack([1 - shares, shares], 1), torch.zeros(101, dtype=torch.long))
+    found = log_odds_of_error(
+        torch.stack([1 - shares, shares], 1), torch.zeros(101, dtype=torch.long)
+    )
     assert (found.diff() > 0).all()

@@ -8,13 +8,13 @@ from qipf import QIPFWarning
 from qipf.layered import mixture_weights as weighing
 from qipf.layered.class_field import ClassField
 from qipf.layered.metric import Metric
-from qipf.layered.mixture import gap, likeliest_weights, mixed
+from qipf.layered.mixture import likeliest_weights, log_odds_of_error, mixed
 from qipf.layered.mixture_weights import LEAST, WIDTHS, weighed
-from qipf.layered.posteriors import completed, opinions_of
+from qipf.layered.posteriors import completed, posteriors_of
 from qipf.layered.tuning import FEWEST, Tuning
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 
-GOOD, FAIR, USELESS = Tap("good"), Tap("fair"), Tap("useless")
+GOOD, FAIR, USELESS = LayerSite("good"), LayerSite("fair"), LayerSite("useless")
 SPREAD = {GOOD: 0.4, FAIR: 0.55}
 
 
@@ -33,8 +33,8 @@ def case(count=300, seed=0, shift=0.0):
     truth = torch.eye(3)[labels]
     logits = 2 * truth + (1 + shift) * torch.randn(count, 3, generator=random)
     rows = {
-        tap: truth + (spread + shift) * torch.randn(count, 3, generator=random)
-        for tap, spread in SPREAD.items()
+        site: truth + (spread + shift) * torch.randn(count, 3, generator=random)
+        for site, spread in SPREAD.items()
     }
     rows[USELESS] = torch.randn(count, 3, generator=random)
     return logits, rows, labels
@@ -46,7 +46,7 @@ def tuning_of(**sets):
 
 
 _, CENTERS, CENTER_LABELS = case(400, seed=1)
-FIELDS = {tap: field_of(rows, CENTER_LABELS) for tap, rows in CENTERS.items()}
+FIELDS = {site: field_of(rows, CENTER_LABELS) for site, rows in CENTERS.items()}
 TUNING = tuning_of(clean=0.0, noise=0.3)
 
 
@@ -54,13 +54,13 @@ def likelihoods(fields):
     """What the softmax and those fields give the truth, of all tuning rows: the plain way."""
     parts = []
     for logits, rows in TUNING.sets.values():
-        opinions, _ = opinions_of(logits, rows, fields)
-        truth = TUNING.labels[:, None, None].expand(-1, opinions.shape[1], 1)
-        parts.append(opinions.gather(2, truth)[..., 0])
+        posteriors, _ = posteriors_of(logits, rows, fields)
+        truth = TUNING.labels[:, None, None].expand(-1, posteriors.shape[1], 1)
+        parts.append(posteriors.gather(2, truth)[..., 0])
     return torch.cat(parts)
 
 
-def test_the_opinion_that_knows_more_weighs_more():
+def test_the_posterior_that_knows_more_weighs_more():
     fields, weights = weighed({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
     assert list(fields) == [GOOD, FAIR]
     assert (weights.dtype, weights.shape) == (torch.float64, (3,))
@@ -70,22 +70,22 @@ def test_the_opinion_that_knows_more_weighs_more():
 
 def test_each_layer_has_the_width_that_is_heaviest_among_all():
     every = {
-        Tap(f"{tap.layer} {width}"): field.at(width * field.bandwidth)
-        for tap, field in FIELDS.items()
+        LayerSite(f"{site.layer} {width}"): field.at(width * field.bandwidth)
+        for site, field in FIELDS.items()
         for width in WIDTHS
     }
-    rows = {name: tap for name in every for tap in FIELDS if name.layer.split()[0] == tap.layer}
+    rows = {name: site for name in every for site in FIELDS if name.layer.split()[0] == site.layer}
     parts = []
     for logits, read in TUNING.sets.values():
-        shown = {name: read[tap] for name, tap in rows.items()}
-        opinions, _ = opinions_of(logits, shown, every)
-        truth = TUNING.labels[:, None, None].expand(-1, opinions.shape[1], 1)
-        parts.append(opinions.gather(2, truth)[..., 0])
+        shown = {name: read[site] for name, site in rows.items()}
+        posteriors, _ = posteriors_of(logits, shown, every)
+        truth = TUNING.labels[:, None, None].expand(-1, posteriors.shape[1], 1)
+        parts.append(posteriors.gather(2, truth)[..., 0])
     heavy = likeliest_weights(torch.cat(parts))[1:].view(len(FIELDS), len(WIDTHS)).argmax(1)
     found, weights = weighed(FIELDS, TUNING, 0.0)
-    for (tap, field), width in zip(found.items(), heavy.tolist(), strict=True):
-        assert field.bandwidth == pytest.approx(WIDTHS[width] * FIELDS[tap].bandwidth)
-        assert torch.equal(field.units, FIELDS[tap].units)
+    for (site, field), width in zip(found.items(), heavy.tolist(), strict=True):
+        assert field.bandwidth == pytest.approx(WIDTHS[width] * FIELDS[site].bandwidth)
+        assert torch.equal(field.embeddings, FIELDS[site].embeddings)
     torch.testing.assert_close(weights, likeliest_weights(likelihoods(found)))
 
 
@@ -142,7 +142,7 @@ def test_many_rows_are_thinned(monkeypatch):
     monkeypatch.setattr(weighing, "MOST_ROWS", 200)  # of 600: every third
     few = Tuning(
         {
-            name: (logits[::3], {tap: part[::3] for tap, part in rows.items()})
+            name: (logits[::3], {site: part[::3] for site, part in rows.items()})
             for name, (logits, rows) in TUNING.sets.items()
         },
         TUNING.labels[::3],
@@ -169,7 +169,7 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
         layer = completed(FIELDS[GOOD](rows[GOOD]).posterior, FIELDS[GOOD], softmax)
         whole = mixed(torch.stack([softmax, layer], 1), weights)
         wrong = predicted != TUNING.labels
-        areas = [roc_auc_score(wrong, gap(p, predicted)) for p in (whole, softmax)]
+        areas = [roc_auc_score(wrong, log_odds_of_error(p, predicted)) for p in (whole, softmax)]
         expected.append(areas[0] - areas[1])
     assert told[columns].gains(weights) == pytest.approx(expected)
     assert min(expected) > 0
@@ -191,14 +191,14 @@ def alone(fields, tuning, reason):
 def test_without_errors_the_softmax_speaks_alone():
     logits = 5 * torch.eye(3)[TUNING.labels]
     rows = TUNING.sets["clean"][1]
-    reason = "the network makes no errors to learn from, even on disturbed inputs"
+    reason = "the network makes no errors to learn from, even on perturbed inputs"
     alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
 
 
 def test_so_it_does_where_it_errs_always():
     logits = -5 * torch.eye(3)[TUNING.labels]
     rows = TUNING.sets["clean"][1]
-    reason = "the network makes no errors to learn from, even on disturbed inputs"
+    reason = "the network makes no errors to learn from, even on perturbed inputs"
     alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
 
 

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import qipf
 from qipf import LayeredQIPF
-from qipf.layered.mixture import gap
-from qipf.layered.posteriors import opinions_of
-from qipf.network.features import Tap
+from qipf.layered.mixture import log_odds_of_error
+from qipf.layered.posteriors import posteriors_of
+from qipf.network.features import LayerSite
 from qipf.network.reading import in_parts
 from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
@@ -23,15 +23,17 @@ def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh
     with torch.no_grad():
         torch.testing.assert_close(prediction.logits, model.net(fresh))
     assert torch.equal(prediction.labels, prediction.logits.argmax(1))
-    mixture = torch.einsum("nlc,l->nc", model.opinions(fresh), model.weights_)
+    mixture = torch.einsum("nlc,l->nc", model.posteriors(fresh), model.weights_)
     torch.testing.assert_close(prediction.probabilities, mixture)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(30).double())
-    torch.testing.assert_close(prediction.uncertainty, gap(mixture, prediction.labels))
+    torch.testing.assert_close(
+        prediction.uncertainty, log_odds_of_error(mixture, prediction.labels)
+    )
     assert torch.equal(model.uncertainty(fresh), prediction.uncertainty)
 
 
 def test_what_was_learned(model, data):
-    assert model.layers_ == (Tap("2", "input"), Tap("4", "input"))
+    assert model.layers_ == (LayerSite("2", "input"), LayerSite("4", "input"))
     assert model.weights_.shape == (3,)
     assert float(model.weights_.sum()) == pytest.approx(1)
     places = model.fields_[0].examples
@@ -39,18 +41,18 @@ def test_what_was_learned(model, data):
     for field in model.fields_:
         assert torch.equal(field.examples, places)
         assert torch.equal(field.labels, data[1][places])
-        assert field.masses.tolist() == [1.0] * 40
+        assert field.counts.tolist() == [1.0] * 40
     # the centres are what those layers read of those examples
     with torch.no_grad():
         rows = model.net[:2](data[0][places])
-    torch.testing.assert_close(model.fields_[0].units, model.fields_[0].metric(rows))
+    torch.testing.assert_close(model.fields_[0].embeddings, model.fields_[0].metric(rows))
 
 
 def test_what_was_learned_of_all_examples_by_weighted_centres(condensed, data):
     for field in condensed.fields_:
-        assert 35 <= len(field.units) <= 40
-        assert float(field.masses.sum()) == 250  # all but those kept apart
-        assert float(field.masses.max()) > 1
+        assert 35 <= len(field.embeddings) <= 40
+        assert float(field.counts.sum()) == 250  # all but those kept apart
+        assert float(field.counts.max()) > 1
         assert torch.equal(field.labels, data[1][field.examples])
     assert float(condensed.weights_.sum()) == pytest.approx(1)
 
@@ -58,7 +60,7 @@ def test_what_was_learned_of_all_examples_by_weighted_centres(condensed, data):
 def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
     """Half as many centres, against all; and as many as examples are the examples."""
     whole = fitted(net, data, max_centers=1000)
-    assert [len(field.units) for field in whole.fields_] == [250, 250]
+    assert [len(field.embeddings) for field in whole.fields_] == [250, 250]
     scores = whole.uncertainty(fresh)
     half = fitted(net, data, max_centers=125, reduction="coreset").uncertainty(fresh)
     few = fitted(net, data, max_centers=125).uncertainty(fresh)
@@ -71,15 +73,15 @@ def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
 def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypatch):
     monkeypatch.setattr("qipf.layered.model.MOST_EXAMPLES", 90)
     model = fitted(net, data, reduction="coreset")
-    assert [float(field.masses.sum()) for field in model.fields_] == [90.0, 90.0]
+    assert [float(field.counts.sum()) for field in model.fields_] == [90.0, 90.0]
     # more centres than that were asked for: so many examples are held
     model = fitted(net, data, reduction="coreset", max_centers=120)
-    assert [float(field.masses.sum()) for field in model.fields_] == [120.0, 120.0]
+    assert [float(field.counts.sum()) for field in model.fields_] == [120.0, 120.0]
 
 
 def test_centres_times_classes_are_bounded(net, data, monkeypatch):
     monkeypatch.setattr("qipf.layered.holdout.LARGEST_TABLE", 3 * 25)
-    assert [len(field.units) for field in fitted(net, data).fields_] == [25, 25]
+    assert [len(field.embeddings) for field in fitted(net, data).fields_] == [25, 25]
 
 
 def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
@@ -90,10 +92,10 @@ def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
         net[2].weight[1:] *= 1e-3
     auto = fitted(net, data)
     named = fitted(net, data, layers=["1", "3"])
-    assert named.layers_ == (Tap("1"), Tap("3"))
+    assert named.layers_ == (LayerSite("1"), LayerSite("3"))
     assert float(named.weights_[2]) < 0.05
-    assert auto.layers_ == (Tap("2", "input"),)
-    assert auto.opinions(data[0]).shape == (300, 2, 3)
+    assert auto.layers_ == (LayerSite("2", "input"),)
+    assert auto.posteriors(data[0]).shape == (300, 2, 3)
     assert float(auto.weights_.sum()) == pytest.approx(1)
 
 
@@ -129,14 +131,14 @@ def test_the_seed_decides(net, data, fresh, reduction):
     assert torch.equal(one.uncertainty(fresh), two.uncertainty(fresh))
     assert torch.equal(one.weights_, two.weights_)
     for mine, same in zip(one.fields_, two.fields_, strict=True):
-        assert torch.equal(mine.units, same.units)
+        assert torch.equal(mine.embeddings, same.embeddings)
         assert torch.equal(mine.examples, same.examples)
     assert not torch.equal(other.uncertainty(fresh), one.uncertainty(fresh))
 
 
 def test_named_layers_are_read_at_their_outputs(net, data, fresh):
     model = fitted(net, data, layers=["1", "3"])
-    assert model.layers_ == (Tap("1"), Tap("3"))
+    assert model.layers_ == (LayerSite("1"), LayerSite("3"))
     auto = fitted(net, data)
     torch.testing.assert_close(model.uncertainty(fresh), auto.uncertainty(fresh))
 
@@ -158,7 +160,7 @@ def test_an_empty_batch(model, fresh):
         (0, 3), (0,), (0,),
     ]  # fmt: skip
     assert model.log_density(fresh[:0]).shape == (0, 2)
-    assert model.opinions(fresh[:0]).shape == (0, 3, 3)
+    assert model.posteriors(fresh[:0]).shape == (0, 3, 3)
 
 
 def test_far_inputs_have_finite_scores(model, fresh):
@@ -203,7 +205,7 @@ def test_dropout_and_batch_norm_are_evaluated():
     net, images = conv_net().train(), blobs()
     model = fitted(net, images)
     assert torch.equal(model.uncertainty(images[0][:9]), model.uncertainty(images[0][:9]))
-    assert [tap.layer for tap in model.layers_] == ["4", "7"]
+    assert [site.layer for site in model.layers_] == ["4", "7"]
 
 
 def test_a_network_of_tokens():
@@ -214,7 +216,7 @@ def test_a_network_of_tokens():
     labels = torch.randint(3, (200,), generator=random)
     tokens = torch.randn(200, 6, 5, generator=random) + torch.eye(5)[labels][:, None]
     model = fitted(net, (tokens, labels))
-    assert model.layers_[-1] == Tap("head", "input")
+    assert model.layers_[-1] == LayerSite("head", "input")
     assert model.uncertainty(tokens).shape == (200,)
 
 
@@ -247,16 +249,16 @@ def test_the_names_are_public():
 
 def test_autocast_does_not_reach_the_fields(model, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = model.opinions(fresh)
+        found = model.posteriors(fresh)
         logits, rows = in_parts(model.net, fresh, model.layers_)
-    expected = opinions_of(logits, rows, model._fields())[0]
+    expected = posteriors_of(logits, rows, model._fields())[0]
     assert torch.equal(found, expected)
 
 
 def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         model = LayeredQIPF(net, **FEW).fit([data])
-    assert all(field.units.dtype == torch.float32 for field in model.fields_)
+    assert all(field.embeddings.dtype == torch.float32 for field in model.fields_)
     assert torch.isfinite(model.uncertainty(fresh)).all()
 
 

@@ -15,7 +15,7 @@ from tests.layered.conftest import FEW, fitted
 def test_unfitted(net, fresh, tmp_path):
     model = LayeredQIPF(net)
     message = "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
-    for use in (model, model.uncertainty, model.log_density, model.opinions, model.explain):
+    for use in (model, model.uncertainty, model.log_density, model.posteriors, model.explain):
         with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):
             use(fresh)
     with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):

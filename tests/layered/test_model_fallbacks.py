@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from qipf import LayeredQIPF, QIPFWarning
-from qipf.layered.mixture import gap
+from qipf.layered.mixture import log_odds_of_error
 from qipf.layered.tuning import FEWEST
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 
@@ -17,11 +17,13 @@ ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alo
 def assert_alone(model, inputs):
     prediction = model(inputs)
     softmax = prediction.logits.double().softmax(1)
-    torch.testing.assert_close(prediction.uncertainty, gap(softmax, prediction.labels))
+    torch.testing.assert_close(
+        prediction.uncertainty, log_odds_of_error(softmax, prediction.labels)
+    )
     assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
     assert model.log_density(inputs).shape == (len(inputs), 0)
     told = model.explain(inputs)[0]
-    assert told.opinions[0].doubt == 1
+    assert told.posteriors[0].doubt == 1
     assert (told.doubting, told.nearest) == (None, ())
 
 
@@ -39,7 +41,7 @@ def test_few_examples(net, data, fresh):
     assert_alone(model, fresh)
 
 
-def test_no_errors_even_when_disturbed(data, fresh):
+def test_no_errors_even_when_perturbed(data, fresh):
     """A network that answers always the same, on data where that is right."""
     net = layered_network()
     with torch.no_grad():
@@ -48,7 +50,7 @@ def test_no_errors_even_when_disturbed(data, fresh):
         model = LayeredQIPF(net, **FEW).fit([(data[0], torch.zeros(300, dtype=torch.long))])
     assert said(warned) == [
         "There are no training examples of classes 1, 2, so the layers leave them to the softmax.",
-        ALONE.format("the network makes no errors to learn from, even on disturbed inputs"),
+        ALONE.format("the network makes no errors to learn from, even on perturbed inputs"),
     ]
     assert_alone(model, fresh)
 
@@ -60,11 +62,11 @@ def test_a_class_that_is_missing(net, data, fresh):
     assert said(warned) == [
         "There are no training examples of class 2, so the layers leave it to the softmax."
     ]
-    opinions = model.opinions(fresh)
+    posteriors = model.posteriors(fresh)
     assert model.layers_
     for layer in range(1, 1 + len(model.layers_)):
-        torch.testing.assert_close(opinions[:, layer, 2], opinions[:, 0, 2])
-    torch.testing.assert_close(opinions.sum(2), torch.ones(opinions.shape[:2]).double())
+        torch.testing.assert_close(posteriors[:, layer, 2], posteriors[:, 0, 2])
+    torch.testing.assert_close(posteriors.sum(2), torch.ones(posteriors.shape[:2]).double())
     assert torch.isfinite(model.uncertainty(fresh)).all()
     rivals = [told for told in model.explain(fresh) if told.rival == 2]
     assert all(told.nearest_rival == () for told in rivals)
@@ -86,7 +88,7 @@ def test_whole_numbers(data):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(Net(), **FEW).fit([(tokens, tokens[:, 0] % 3)])
     assert said(warned)[0] == (
-        "The inputs are torch.int64, which cannot be disturbed, so the weights rest on clean "
+        "The inputs are torch.int64, which cannot be perturbed, so the weights rest on clean "
         "training data alone, on which a network flatters itself. Pass floating point inputs if "
         "you can."
     )
@@ -102,7 +104,7 @@ def test_a_layer_that_says_nothing(data, fresh):
     assert said(warned)[0] == (
         "4 (input) gives every training input the same numbers and is left out."
     )
-    assert model.layers_ == (Tap("2", "input"),)
+    assert model.layers_ == (LayerSite("2", "input"),)
     assert model.log_density(fresh).shape == (30, 1)
 
 

@@ -11,12 +11,12 @@ from qipf.layered.perturbations import (
     FOR_IMAGES,
     blur,
     coarsen,
-    disturbed,
     drop,
     fade,
     families,
     hole,
     noise,
+    perturbed,
     shift,
     strengths,
     tone,
@@ -36,27 +36,27 @@ KINDS = [
 CERTAIN, COMPUTED = (blur, fade, coarsen), (fade, tone, warp)
 
 
-@pytest.mark.parametrize(("disturb", "inputs"), KINDS)
-def test_strength_zero_is_the_input_itself(disturb, inputs):
-    found = disturbed(inputs, disturb, 0.0, 3)
-    if disturb in COMPUTED:
+@pytest.mark.parametrize(("perturb", "inputs"), KINDS)
+def test_strength_zero_is_the_input_itself(perturb, inputs):
+    found = perturbed(inputs, perturb, 0.0, 3)
+    if perturb in COMPUTED:
         torch.testing.assert_close(found, inputs, atol=2e-6, rtol=0)
     else:
         assert torch.equal(found, inputs)
 
 
-@pytest.mark.parametrize(("disturb", "inputs"), KINDS)
+@pytest.mark.parametrize(("perturb", "inputs"), KINDS)
 @pytest.mark.parametrize("t", [0.3, 1.0])
-def test_seeded_and_within_the_range(disturb, inputs, t):
-    found = disturbed(inputs, disturb, t, 3)
-    assert torch.equal(found, disturbed(inputs, disturb, t, 3))
+def test_seeded_and_within_the_range(perturb, inputs, t):
+    found = perturbed(inputs, perturb, t, 3)
+    assert torch.equal(found, perturbed(inputs, perturb, t, 3))
     assert found.shape == inputs.shape
     assert found.dtype == inputs.dtype
     assert not torch.equal(found, inputs)
     assert inputs.min() <= found.min()
     assert found.max() <= inputs.max()
-    other = disturbed(inputs, disturb, t, 4)
-    if disturb in CERTAIN:
+    other = perturbed(inputs, perturb, t, 4)
+    if perturb in CERTAIN:
         assert torch.equal(found, other)
     elif t < 1:  # then every pixel is dropped, and the hole is everywhere
         assert not torch.equal(found, other)
@@ -82,7 +82,7 @@ SHAPES = [(3, 1, 9, 9), (2, 3, 4, 11), (4, 1, 1, 1), (2, 2, 1, 7), (1, 1, 2, 2),
 def test_images_of_any_shape_and_range_stay_images(name, shape, t, seed, ends):
     random = np.random.RandomState(seed % 1000)
     images = torch.from_numpy(random.uniform(*ends, size=shape)).float()
-    found = disturbed(images, FOR_IMAGES[name], t, seed)
+    found = perturbed(images, FOR_IMAGES[name], t, seed)
     assert found.shape == images.shape
     assert torch.isfinite(found).all()
     assert images.min() <= found.min()
@@ -95,30 +95,30 @@ def test_images_of_any_shape_and_range_stay_images(name, shape, t, seed, ends):
 def test_constant_images_stay_what_they_are(name, value, shape):
     constant = torch.full(shape, value)
     for t in (0.0, 0.4, 1.0):
-        assert torch.equal(disturbed(constant, FOR_IMAGES[name], t, 3), constant)
+        assert torch.equal(perturbed(constant, FOR_IMAGES[name], t, 3), constant)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", FOR_IMAGES)
 def test_numbers_keep_their_type(name, dtype):
     images = IMAGES.to(dtype)
-    found = disturbed(images, FOR_IMAGES[name], 0.5, 3)
+    found = perturbed(images, FOR_IMAGES[name], 0.5, 3)
     assert found.dtype == dtype
-    expected = disturbed(images.double(), FOR_IMAGES[name], 0.5, 3)
+    expected = perturbed(images.double(), FOR_IMAGES[name], 0.5, 3)
     torch.testing.assert_close(found.double(), expected, atol=0.01, rtol=0)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0, 1), st.integers(0, 1000))
 def test_a_shift_moves_pixels_and_loses_none(t, seed):
-    moved = disturbed(IMAGES, shift, t, seed)
+    moved = perturbed(IMAGES, shift, t, seed)
     for channel in range(3):
         for before, after in zip(IMAGES[:, channel], moved[:, channel], strict=True):
             assert torch.equal(before.flatten().sort().values, after.flatten().sort().values)
 
 
 def test_a_shift_is_a_roll():
-    moved = disturbed(IMAGES, shift, 0.7, 1)
+    moved = perturbed(IMAGES, shift, 0.7, 1)
     rolls = [IMAGES[0].roll((a, b), (1, 2)) for a in range(8) for b in range(6)]
     assert any(torch.equal(moved[0], rolled) for rolled in rolls)
 
@@ -238,7 +238,7 @@ def test_strengths_never_fall_as_less_is_kept(seed):
 
 
 def test_strengths_bisect_what_is_known():
-    """A disturbance whose strength is told by its first number, and an accuracy linear in it."""
+    """A perturbation whose strength is told by its first number, and an accuracy linear in it."""
 
     def mark(inputs, t, random):
         return torch.cat([torch.tensor([[t, 0.0]]), inputs[1:]])
@@ -256,12 +256,14 @@ def test_a_family_that_does_no_harm_is_turned_up_to_the_end():
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
 
 
-def test_features_of_other_scales_are_disturbed_by_their_own():
-    """As if every feature had been measured in other units."""
-    units = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
+def test_features_of_other_scales_are_perturbed_by_their_own():
+    """As if every feature had been measured in other embeddings."""
+    embeddings = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
     table = torch.rand(200, 5, generator=torch.Generator().manual_seed(4))
-    for disturb in FOR_ALL.values():
-        plain = disturbed(table, disturb, 0.4, 1)
-        torch.testing.assert_close(disturbed(table * units, disturb, 0.4, 1), plain * units)
-    changed = (disturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
+    for perturb in FOR_ALL.values():
+        plain = perturbed(table, perturb, 0.4, 1)
+        torch.testing.assert_close(
+            perturbed(table * embeddings, perturb, 0.4, 1), plain * embeddings
+        )
+    changed = (perturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
     assert ((changed > 0.15) & (changed < 0.25)).all()

@@ -5,10 +5,10 @@ import torch
 
 from qipf.layered.class_field import ClassField
 from qipf.layered.metric import Metric
-from qipf.layered.posteriors import completed, opinions_of
-from qipf.network.features import Tap
+from qipf.layered.posteriors import completed, posteriors_of
+from qipf.network.features import LayerSite
 
-TAP = Tap("layer")
+TAP = LayerSite("layer")
 
 
 def case(count=200, seed=0):
@@ -26,13 +26,13 @@ def field_of(classes):
     return ClassField(metric, metric(ROWS), TRUTH, classes, 0.3, torch.arange(200))
 
 
-def test_opinions_are_the_softmax_and_the_posteriors():
+def test_posteriors_are_the_softmax_and_the_posteriors():
     field = field_of(2)
-    opinions, heights = opinions_of(LOGITS, {TAP: ROWS}, {TAP: field})
-    torch.testing.assert_close(opinions[:, 0], LOGITS.double().softmax(1))
-    torch.testing.assert_close(opinions[:, 1], field(ROWS).posterior.double())
+    posteriors, heights = posteriors_of(LOGITS, {TAP: ROWS}, {TAP: field})
+    torch.testing.assert_close(posteriors[:, 0], LOGITS.double().softmax(1))
+    torch.testing.assert_close(posteriors[:, 1], field(ROWS).posterior.double())
     torch.testing.assert_close(heights[:, 0], field(ROWS).log_density.double())
-    alone, none = opinions_of(LOGITS, {}, {})
+    alone, none = posteriors_of(LOGITS, {}, {})
     assert (alone.shape, none.shape) == ((200, 1, 2), (200, 0))
 
 

@@ -16,7 +16,7 @@ from qipf.layered.holdout import LABELS, Kept
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
 from qipf.layered.tuning import Tuning
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 
 
 def rows_of(count, seed, width=5, classes=3):
@@ -32,7 +32,7 @@ SETS = {
     "clean": CLEAN,
     "noise": CLEAN + torch.randn(60, 5, generator=torch.Generator().manual_seed(2)),
 }
-TAP = Tap("a")
+TAP = LayerSite("a")
 
 
 def field_of(metric, width, rows=ROWS, labels=LABELS_OF):
@@ -88,7 +88,7 @@ def test_many_centres_are_tried_by_the_first_of_them(monkeypatch):
     assert not torch.equal(
         chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)[0].directions, first[0].directions
     )
-    assert len(fields_of(ROWS)[TAP].units) == 80
+    assert len(fields_of(ROWS)[TAP].embeddings) == 80
 
 
 def test_without_tuning_rows_it_is_the_middle_of_everything():
@@ -133,38 +133,38 @@ def test_a_field_has_every_row_at_the_chosen_metric_and_width():
     field = fields_of(ROWS)[TAP]
     metric, width = chosen_metric(ROWS, LABELS_OF, {"clean": CLEAN}, TRUTH, 3, 4)
     assert field.bandwidth == width
-    assert torch.equal(field.units, metric(ROWS))
+    assert torch.equal(field.embeddings, metric(ROWS))
     assert torch.equal(field.labels, LABELS_OF)
-    assert field.masses.tolist() == [1.0] * 80
+    assert field.counts.tolist() == [1.0] * 80
     assert field.examples.tolist() == [3 * i + 1 for i in range(80)]  # places in the loader
 
 
 @pytest.mark.parametrize("condensed", [12, 80, 1000])
 def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
     whole, field = fields_of(ROWS)[TAP], fields_of(ROWS, condensed)[TAP]
-    assert len(field.units) == 11 if condensed == 12 else 80
+    assert len(field.embeddings) == 11 if condensed == 12 else 80
     assert field.bandwidth == whole.bandwidth
-    assert float(field.masses.sum()) == 80
+    assert float(field.counts.sum()) == 80
     if condensed >= 80:
-        assert torch.equal(field.units, whole.units)
+        assert torch.equal(field.embeddings, whole.embeddings)
 
 
 def test_a_layer_that_says_nothing_and_a_class_that_is_missing_are_told():
-    taps = TAP, Tap("b")
-    centers = kept({taps[0]: ROWS, taps[1]: torch.ones(80, 2)}, LABELS_OF)
-    tuning = Tuning({"clean": (CLEAN, {taps[0]: CLEAN, taps[1]: torch.ones(60, 2)})}, TRUTH)
+    sites = TAP, LayerSite("b")
+    centers = kept({sites[0]: ROWS, sites[1]: torch.ones(80, 2)}, LABELS_OF)
+    tuning = Tuning({"clean": (CLEAN, {sites[0]: CLEAN, sites[1]: torch.ones(60, 2)})}, TRUTH)
     said = [
         "b (output) gives every training input the same numbers and is left out.",
         "There are no training examples of classes 3, 4, so the layers leave them to the softmax.",
     ]
     with pytest.warns(QIPFWarning) as warned:
-        fields = chosen_fields(centers, tuning, taps, 5, 4)
+        fields = chosen_fields(centers, tuning, sites, 5, 4)
     assert [str(w.message) for w in warned] == said
-    assert list(fields) == [taps[0]]
+    assert list(fields) == [sites[0]]
     with pytest.warns(
         QIPFWarning, match=re.escape("of class 3, so the layers leave it to the softmax.")
     ):
-        chosen_fields(centers, tuning, taps[:1], 4, 4)
+        chosen_fields(centers, tuning, sites[:1], 4, 4)
 
 
 # ---------------------------------------------------------------------- weighted centres
@@ -189,15 +189,15 @@ def assert_stands_for(small, whole):
         assert bool(own.any()) == bool(members.any())
         if not own.any():
             continue
-        assert float(small.masses[own].sum()) == int(members.sum())
-        assert (small.masses[own] >= 1).all()
-        assert (small.masses[own] % 1 == 0).all()
+        assert float(small.counts[own].sum()) == int(members.sum())
+        assert (small.counts[own] >= 1).all()
+        assert (small.counts[own] % 1 == 0).all()
         # each names the example of its class that is nearest to it
-        cosines = small.units[own].double() @ whole.units[members].double().T
+        cosines = small.embeddings[own].double() @ whole.embeddings[members].double().T
         named = (small.examples[own][:, None] == whole.examples[members]).double()
         assert (named.sum(1) == 1).all()
         torch.testing.assert_close((cosines * named).sum(1), cosines.amax(1), atol=1e-6, rtol=0)
-    assert float((small.units.norm(dim=1) - 1).abs().max()) < 1e-6
+    assert float((small.embeddings.norm(dim=1) - 1).abs().max()) < 1e-6
     assert (small.bandwidth, small.classes, small.metric) == (0.5, whole.classes, PLAIN)
 
 
@@ -212,26 +212,26 @@ def test_weighted_centres_stand_for_all_of_their_class(counts, size, seed):
     small = condensed_field(whole, size)
     assert_stands_for(small, whole)
     least = [max(1, size * count // sum(counts)) for count in counts if count]
-    assert len(small.units) <= sum(least)
-    assert len(small.units) <= max(size, len(least) + size - 1)
+    assert len(small.embeddings) <= sum(least)
+    assert len(small.embeddings) <= max(size, len(least) + size - 1)
 
 
 @pytest.mark.parametrize("size", [40, 41, 44])
 def test_no_more_centres_than_asked_for(size):
     """Shares that would all be rounded up."""
     small = condensed_field(many([55, 55, 55, 55, 55, 55]), size)
-    assert len(small.units) == 6 * (size // 6)
+    assert len(small.embeddings) == 6 * (size // 6)
 
 
 def test_classes_of_one_member_keep_it():
     whole = many([1, 50, 1])
     small = condensed_field(whole, 1)
     assert_stands_for(small, whole)
-    assert len(small.units) == 3
+    assert len(small.embeddings) == 3
     for label in (0, 2):
         (place,) = (whole.labels == label).nonzero()[:, 0]
         torch.testing.assert_close(
-            small.units[small.labels == label], whole.units[place : place + 1]
+            small.embeddings[small.labels == label], whole.embeddings[place : place + 1]
         )
         assert small.examples[small.labels == label].tolist() == [int(whole.examples[place])]
 
@@ -239,7 +239,7 @@ def test_classes_of_one_member_keep_it():
 def test_centres_enough_for_all_are_the_rows_themselves():
     whole = many([20, 30])
     small = condensed_field(whole, 50)
-    assert small.masses.tolist() == [1.0] * 50
+    assert small.counts.tolist() == [1.0] * 50
     rows = torch.randn(40, 5, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(small(rows).posterior, whole(rows).posterior)
     torch.testing.assert_close(small(rows).log_density, whole(rows).log_density)
@@ -257,14 +257,14 @@ def test_more_weighted_centres_say_more_nearly_the_same():
 
 
 def test_rows_that_are_all_alike_become_one():
-    units = torch.ones(30, 5) / 5**0.5
-    whole = ClassField(PLAIN, units, torch.arange(30) % 2, 2, 0.5, torch.arange(30))
+    embeddings = torch.ones(30, 5) / 5**0.5
+    whole = ClassField(PLAIN, embeddings, torch.arange(30) % 2, 2, 0.5, torch.arange(30))
     small = condensed_field(whole, 10)
     assert_stands_for(small, whole)
-    torch.testing.assert_close(small(units).posterior, whole(units).posterior)
+    torch.testing.assert_close(small(embeddings).posterior, whole(embeddings).posterior)
 
 
 def test_the_same_rows_give_the_same_centres():
     one, two = (condensed_field(many([200, 300]), 40) for _ in range(2))
-    assert torch.equal(one.units, two.units)
+    assert torch.equal(one.embeddings, two.embeddings)
     assert torch.equal(one.examples, two.examples)

@@ -1,4 +1,4 @@
-"""Examples kept apart, clean and disturbed, as the layers see them."""
+"""Examples kept apart, clean and perturbed, as the layers see them."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from qipf import QIPFWarning
-from qipf.layered import perturbations as disturbing
+from qipf.layered import perturbations as perturbing
 from qipf.layered.holdout import INPUTS, LABELS, Kept
 from qipf.layered.tuning import FEWEST, tuning_sets
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 
 
 def held(inputs, labels):
@@ -26,22 +26,22 @@ def small():
 
 
 @torch.no_grad()
-def test_images_are_disturbed_by_every_family_and_tables_by_those_that_fit():
-    net, taps = small(), (Tap("3", "input"),)
+def test_images_are_perturbed_by_every_family_and_tables_by_those_that_fit():
+    net, sites = small(), (LayerSite("3", "input"),)
     images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     labels = net(images).argmax(1)
-    found = tuning_sets(net, held(images, labels), taps, 3, seed=0)
-    assert {name.split()[0] for name in found.sets} == {"clean", *disturbing.FOR_IMAGES}
+    found = tuning_sets(net, held(images, labels), sites, 3, seed=0)
+    assert {name.split()[0] for name in found.sets} == {"clean", *perturbing.FOR_IMAGES}
     assert torch.equal(found.labels, labels)
     logits, rows = found.sets["clean"]
     torch.testing.assert_close(logits, net(images))
-    torch.testing.assert_close(rows[taps[0]], net[:3](images))
+    torch.testing.assert_close(rows[sites[0]], net[:3](images))
     assert all(len(logits) == 60 for logits, _ in found.sets.values())
-    table = tuning_sets(net, held(images.flatten(1), labels), taps, 3, seed=0)
-    assert {name.split()[0] for name in table.sets} == {"clean", *disturbing.FOR_ALL}
+    table = tuning_sets(net, held(images.flatten(1), labels), sites, 3, seed=0)
+    assert {name.split()[0] for name in table.sets} == {"clean", *perturbing.FOR_ALL}
 
 
-def test_whole_numbers_are_not_disturbed():
+def test_whole_numbers_are_not_perturbed():
     class Embedding(nn.Module):
         def __init__(self):
             super().__init__()
@@ -53,12 +53,14 @@ def test_whole_numbers_are_not_disturbed():
 
     tokens = torch.randint(9, (40, 5), generator=torch.Generator().manual_seed(0))
     message = (
-        "The inputs are torch.int64, which cannot be disturbed, so the weights rest on clean "
+        "The inputs are torch.int64, which cannot be perturbed, so the weights rest on clean "
         "training data alone, on which a network flatters itself. Pass floating point inputs if "
         "you can."
     )
     with pytest.warns(QIPFWarning) as warned, torch.no_grad():
-        found = tuning_sets(Embedding(), held(tokens, tokens[:, 0] % 3), (Tap("inner"),), 3, 0)
+        found = tuning_sets(
+            Embedding(), held(tokens, tokens[:, 0] % 3), (LayerSite("inner"),), 3, 0
+        )
     assert [str(w.message) for w in warned] == [message]
     assert list(found.sets) == ["clean"]
 

@@ -12,11 +12,11 @@ from qipf.network.features import (
     FINEST,
     MOST_LAYERS,
     WIDEST,
-    Tap,
-    checked_taps,
-    chosen_taps,
+    LayerSite,
+    chosen_sites,
+    named_sites,
     pooled,
-    tapped,
+    recorded,
 )
 from qipf.network.reading import in_parts, passed
 
@@ -62,7 +62,7 @@ def lenet():
 
 
 def taps_of(net, inputs):
-    return chosen_taps(net.eval(), lambda: net(inputs))
+    return chosen_sites(net.eval(), lambda: net(inputs))
 
 
 # ---------------------------------------------------------------------- pooling
@@ -112,14 +112,14 @@ def test_half_precision_becomes_float():
 
 def test_the_inputs_of_computing_layers_but_the_first():
     assert taps_of(lenet(), numbers(2, 1, 8, 8)) == (
-        Tap("3", "input"), Tap("6", "input"), Tap("8", "input"),
+        LayerSite("3", "input"), LayerSite("6", "input"), LayerSite("8", "input"),
     )  # fmt: skip
 
 
 def test_a_deep_network_is_tapped_evenly_and_at_its_end():
     net = nn.Sequential(*(nn.Linear(3, 3) for _ in range(30)))
-    taps = taps_of(net, numbers(2, 3))
-    places = [int(tap.layer) for tap in taps]
+    sites = taps_of(net, numbers(2, 3))
+    places = [int(site.layer) for site in sites]
     assert len(places) == len(set(places)) == MOST_LAYERS
     assert (places[0], places[-1]) == (1, 29)
     gaps = [b - a for a, b in pairwise(places)]
@@ -127,16 +127,16 @@ def test_a_deep_network_is_tapped_evenly_and_at_its_end():
 
 
 def test_a_layer_that_runs_twice_is_left_out():
-    assert taps_of(Twice(), numbers(2, 4)) == (Tap("last", "input"),)
+    assert taps_of(Twice(), numbers(2, 4)) == (LayerSite("last", "input"),)
 
 
 def test_a_transformer():
-    taps = taps_of(Tokens(), numbers(2, 6, 5))
-    assert taps[-1] == Tap("head", "input")
-    assert {tap.layer for tap in taps} >= {"block.linear1", "block.linear2", "head"}
-    logits, rows = passed(Tokens().eval(), numbers(4, 6, 5), taps)
+    sites = taps_of(Tokens(), numbers(2, 6, 5))
+    assert sites[-1] == LayerSite("head", "input")
+    assert {site.layer for site in sites} >= {"block.linear1", "block.linear2", "head"}
+    logits, rows = passed(Tokens().eval(), numbers(4, 6, 5), sites)
     assert logits.shape == (4, 3)
-    assert rows[Tap("block.linear2", "input")].shape == (4, 16)
+    assert rows[LayerSite("block.linear2", "input")].shape == (4, 16)
 
 
 @pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.ReLU()), nn.Identity()])
@@ -150,20 +150,20 @@ def test_no_inner_layers(net):
 
 
 def test_named_layers_each_once():
-    assert checked_taps(lenet(), ["4", "0", "4"]) == (Tap("4"), Tap("0"))
+    assert named_sites(lenet(), ["4", "0", "4"]) == (LayerSite("4"), LayerSite("0"))
 
 
 @pytest.mark.parametrize("layers", ["head", [], (), 5, None])
 def test_what_is_no_list_of_names(layers):
     message = f"layers must be 'auto' or a list of layers' names, got {layers!r}."
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        checked_taps(lenet(), layers)
+        named_sites(lenet(), layers)
 
 
 def test_near_names_are_offered():
     message = "The network has no layer 'agian'. Close: again."
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}"):
-        checked_taps(Twice(), ["agian"])
+        named_sites(Twice(), ["agian"])
 
 
 # ---------------------------------------------------------------------- reading
@@ -171,43 +171,45 @@ def test_near_names_are_offered():
 
 def test_rows_are_what_the_layers_read_and_gave():
     net, images = lenet().eval(), numbers(5, 1, 8, 8)
-    logits, rows = passed(net, images, [Tap("6", "input"), Tap("6"), Tap("0")])
+    logits, rows = passed(net, images, [LayerSite("6", "input"), LayerSite("6"), LayerSite("0")])
     flat = net[:6](images)
     torch.testing.assert_close(logits, net(images))
-    torch.testing.assert_close(rows[Tap("6", "input")], flat)
-    torch.testing.assert_close(rows[Tap("6")], net[6](flat))
-    torch.testing.assert_close(rows[Tap("0")], pooled(net[0](images)))
+    torch.testing.assert_close(rows[LayerSite("6", "input")], flat)
+    torch.testing.assert_close(rows[LayerSite("6")], net[6](flat))
+    torch.testing.assert_close(rows[LayerSite("0")], pooled(net[0](images)))
 
 
 def test_an_activation_in_place_does_not_reach_the_rows():
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
     inputs = numbers(5, 4)
-    _, rows = passed(net, inputs, [Tap("0")])
-    torch.testing.assert_close(rows[Tap("0")], net[0](inputs))
-    assert (rows[Tap("0")] < 0).any()
+    _, rows = passed(net, inputs, [LayerSite("0")])
+    torch.testing.assert_close(rows[LayerSite("0")], net[0](inputs))
+    assert (rows[LayerSite("0")] < 0).any()
 
 
 def test_a_line_of_channels_is_averaged_over_its_places():
     net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3))
     inputs = numbers(5, 2, 8)
-    _, rows = passed(net, inputs, [Tap("0")])
-    assert rows[Tap("0")].shape == (5, 4 * 6)
-    torch.testing.assert_close(rows[Tap("0")], net[0](inputs).flatten(1))
+    _, rows = passed(net, inputs, [LayerSite("0")])
+    assert rows[LayerSite("0")].shape == (5, 4 * 6)
+    torch.testing.assert_close(rows[LayerSite("0")], net[0](inputs).flatten(1))
 
 
 def test_parts_are_the_whole(monkeypatch):
     net, images = lenet().eval(), numbers(5, 1, 8, 8)
-    taps = [Tap("3", "input"), Tap("6")]
-    whole = passed(net, images, taps)
+    sites = [LayerSite("3", "input"), LayerSite("6")]
+    whole = passed(net, images, sites)
     monkeypatch.setattr("qipf.network.reading.ROWS", 2)
-    logits, rows = in_parts(net, images, taps)
+    logits, rows = in_parts(net, images, sites)
     torch.testing.assert_close(logits, whole[0])
-    for tap in taps:
-        torch.testing.assert_close(rows[tap], whole[1][tap])
+    for site in sites:
+        torch.testing.assert_close(rows[site], whole[1][site])
 
 
 def test_no_examples():
-    logits, rows = in_parts(lenet().eval(), numbers(0, 1, 8, 8), [Tap("3", "input"), Tap("8")])
+    logits, rows = in_parts(
+        lenet().eval(), numbers(0, 1, 8, 8), [LayerSite("3", "input"), LayerSite("8")]
+    )
     assert logits.shape == (0, 3)
     assert [tuple(part.shape) for part in rows.values()] == [(0, 36), (0, 3)]
 
@@ -218,14 +220,14 @@ def test_a_named_layer_that_runs_twice():
         "network that is not compiled or traced. Name other layers=[...]."
     )
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        passed(Twice(), numbers(2, 4), [Tap("again")])
+        passed(Twice(), numbers(2, 4), [LayerSite("again")])
 
 
 def test_a_layer_that_never_runs():
     net = Twice()
     net.spare = nn.Linear(2, 2)
     with pytest.raises(QIPFInputError, match=re.escape("spare (output) ran 0 times in one pass")):
-        passed(net, numbers(2, 4), [Tap("spare")])
+        passed(net, numbers(2, 4), [LayerSite("spare")])
 
 
 def test_examples_that_do_not_come_first():
@@ -234,7 +236,7 @@ def test_examples_that_do_not_come_first():
         "layers=[...]."
     )
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        passed(SequenceFirst(), numbers(2, 6, 5), [Tap("embed")])
+        passed(SequenceFirst(), numbers(2, 6, 5), [LayerSite("embed")])
 
 
 class Odd(nn.Module):
@@ -253,15 +255,18 @@ def test_what_is_no_tensor():
 
     message = "odd (output) is not a tensor of one row an example. Name other layers=[...]."
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        passed(Net(), numbers(2, 4), [Tap("odd")])
+        passed(Net(), numbers(2, 4), [LayerSite("odd")])
 
 
 def test_hooks_are_gone_even_after_an_error():
     net = lenet()
-    with pytest.raises(RuntimeError, match="stop"), tapped(net, [Tap("0"), Tap("3", "input")]):
+    with (
+        pytest.raises(RuntimeError, match="stop"),
+        recorded(net, [LayerSite("0"), LayerSite("3", "input")]),
+    ):
         raise RuntimeError("stop")
-    with pytest.raises(QIPFInputError), tapped(net, [Tap("0"), Tap("nowhere")]):
+    with pytest.raises(QIPFInputError), recorded(net, [LayerSite("0"), LayerSite("nowhere")]):
         pass
     with pytest.raises(RuntimeError):
-        chosen_taps(net, lambda: net(numbers(2, 5)))
+        chosen_sites(net, lambda: net(numbers(2, 5)))
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())

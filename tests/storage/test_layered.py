@@ -11,7 +11,7 @@ from torch import nn
 
 import qipf
 from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 from qipf.storage.restoring import FORMAT_VERSION
 from qipf.storage.save_load import describe, fingerprint, load_field
 from tests.cli.test_module import run
@@ -41,13 +41,13 @@ def condensed():
 
 
 def assert_same(loaded, model):
-    for name in ("uncertainty", "log_density", "opinions"):
+    for name in ("uncertainty", "log_density", "posteriors"):
         assert torch.equal(getattr(loaded, name)(INPUTS), getattr(model, name)(INPUTS))
     assert loaded.explain(INPUTS) == model.explain(INPUTS)
     assert loaded.layers_ == model.layers_
     assert torch.equal(loaded.weights_, model.weights_)
     for one, two in zip(loaded.fields_, model.fields_, strict=True):
-        for name in ("units", "labels", "masses", "examples"):
+        for name in ("embeddings", "labels", "counts", "examples"):
             assert torch.equal(getattr(one, name), getattr(two, name))
         assert one.bandwidth == two.bandwidth
 
@@ -204,7 +204,7 @@ def test_show_prints_it(monkeypatch, capsys, tmp_path, model, valid):
 def test_show_tells_weighted_centres(monkeypatch, capsys, tmp_path, condensed):
     qipf.save(condensed, tmp_path / "layers.qipf")
     _, out, _ = run(monkeypatch, capsys, "show", tmp_path / "layers.qipf")
-    counts = [len(field.units) for field in condensed.fields_]
+    counts = [len(field.embeddings) for field in condensed.fields_]
     lines = out.splitlines()[4:6]
     for line, count in zip(lines, counts, strict=True):
         assert f", {count} weighted centres, bandwidth " in line
@@ -215,4 +215,4 @@ def test_a_forged_but_sound_file_is_read(tmp_path, model, valid):
     path.write_bytes(changed(valid, "library_version", value="9.9"))
     loaded = qipf.load(path, layered_network())
     assert_same(loaded, model)
-    assert loaded.layers_[0] == Tap("2", "input")
+    assert loaded.layers_[0] == LayerSite("2", "input")

@@ -61,7 +61,6 @@ def refused(path, data, reason):
         (("layers", 0, "classes"), 1, "its number of classes is 1"),
         (("layers", 0, "classes"), 5, "its layers are not different ones of one network"),
         (("format_version",), 1, "its kind is 'layers'"),
-        (("format_version",), 2, "its list of parameters is ['layers', 'max_centers', "),
         (("format_version",), 4, "a newer qipf wrote it (format 4, here 3): update qipf"),
         (("format_version",), 3.0, "its format version is 3.0"),
         (("network",), None, "its network is None"),

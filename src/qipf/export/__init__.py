@@ -120,7 +120,7 @@ def export_layers_onnx(
     assert model.weights_ is not None  # it is fitted
     metadata = {
         "version": _version(),
-        "centers": max((len(field.units) for field in model.fields_), default=0),
+        "centers": max((len(field.embeddings) for field in model.fields_), default=0),
         "layers": tuple(map(str, model.layers_)),
         "weights": tuple(model.weights_.tolist()),
         "fingerprint": unchanged(model.net, model._fitted_with),

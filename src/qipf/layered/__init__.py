@@ -1,6 +1,6 @@
 """A network judged by all of its layers at once."""
 
-from qipf.layered.explanation import Explanation, Neighbor, Opinion
+from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor
 from qipf.layered.model import LayeredPrediction, LayeredQIPF
 
-__all__ = ["Explanation", "LayeredPrediction", "LayeredQIPF", "Neighbor", "Opinion"]
+__all__ = ["Explanation", "LayerPosterior", "LayeredPrediction", "LayeredQIPF", "Neighbor"]

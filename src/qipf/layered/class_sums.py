@@ -45,25 +45,26 @@ class Sums(NamedTuple):
 class ClassSums:
     """Centres by class, made ready for sums of kernels about them.
 
-    >>> units = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    >>> sums = ClassSums(units, torch.tensor([0, 1, 0]), torch.ones(3), 2)
-    >>> sums(units[:1], [1.0])[0]
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> sums = ClassSums(embeddings, torch.tensor([0, 1, 0]), torch.ones(3), 2)
+    >>> sums(embeddings[:1], [1.0])[0]
     Sums(by_class=tensor([[2.0000, 0.3679]]), nearest=tensor([0.]))
     """
 
     def __init__(
         self,
-        units: Tensor,  # (N, d)
+        embeddings: Tensor,  # (N, d)
         labels: Tensor,  # (N,)
-        masses: Tensor,  # (N,)
+        counts: Tensor,  # (N,)
         classes: int,
     ) -> None:
-        self.units, self.classes = units, classes
-        bags = torch.arange(len(units), device=units.device) // CHUNK * classes + labels.long()
-        counts = torch.bincount(bags, minlength=-(-len(units) // CHUNK) * classes)
+        self.embeddings, self.classes = embeddings, classes
+        chunks = torch.arange(len(embeddings), device=embeddings.device) // CHUNK
+        bags = chunks * classes + labels.long()
+        sizes = torch.bincount(bags, minlength=-(-len(embeddings) // CHUNK) * classes)
         self._order = bags.argsort(stable=True)  # by chunk, then by class
-        self._starts = counts.cumsum(0) - counts  # of every class in every chunk
-        self._masses = None if bool((masses == 1).all()) else masses[self._order]
+        self._starts = sizes.cumsum(0) - sizes  # of every class in every chunk
+        self._counts = None if bool((counts == 1).all()) else counts[self._order]
 
     def __call__(
         self,
@@ -84,8 +85,8 @@ class ClassSums:
         wide = padded.shape[1]
         top = rows.new_full((wide,), -math.inf)
         sums = [rows.new_zeros(self.classes, wide) for _ in squarings]
-        for tile in blocks(len(self.units), max(1, TILE // wide // CHUNK) * CHUNK):
-            scores = self.units[tile] @ padded  # (tile, n')
+        for tile in blocks(len(self.embeddings), max(1, TILE // wide // CHUNK) * CHUNK):
+            scores = self.embeddings[tile] @ padded  # (tile, n')
             higher = torch.maximum(top, _highest(scores))
             kernel, lowered = scores.sub_(higher).exp_(), (top - higher).exp_()
             for whole, steps in zip(sums, squarings, strict=True):
@@ -107,7 +108,7 @@ class ClassSums:
             kernel,
             self._starts[first:last] - tile.start,
             mode="sum",
-            per_sample_weights=None if self._masses is None else self._masses[tile],
+            per_sample_weights=None if self._counts is None else self._counts[tile],
         )
         return summed.view(-1, self.classes, kernel.shape[1]).sum(0)
 

@@ -1,6 +1,6 @@
 r"""Why a prediction is doubted: which layers think otherwise, and by which training examples.
 
-The mixture's mass off the predicted class k is a sum over the opinions, so that the doubt has
+The mixture's mass off the predicted class k is a sum over the posteriors, so that the doubt has
 shares that sum to one:
 
 .. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import gap, mixed
-from qipf.network.features import Rows, Tap
+from qipf.layered.mixture import log_odds_of_error, mixed
+from qipf.network.features import LayerSite, Rows
 
-#: The network's own opinion, by name among the layers'.
+#: The network's own posterior, by name among the layers'.
 SOFTMAX = "softmax"
 
 
 @dataclass(frozen=True)
-class Opinion:
+class LayerPosterior:
     """What the softmax or a layer thinks of one input."""
 
     name: str  # "softmax", or the layer
@@ -52,10 +52,10 @@ class Neighbor:
 class Explanation:
     """Why one prediction is, or is not, to be trusted; `str` puts it into words."""
 
-    label: int  # the predicted class
+    predicted: int  # the predicted class
     uncertainty: float
     probability: float  # that the network and its layers together give the predicted class
-    opinions: tuple[Opinion, ...]  # the softmax's first, then the layers' in order
+    posteriors: tuple[LayerPosterior, ...]  # the softmax's first, then the layers' in order
     doubting: str | None  # the layer that doubts most; None without layers
     rival: int | None  # the strongest other class in that layer
     nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
@@ -64,18 +64,18 @@ class Explanation:
     @property
     def disagreeing(self) -> tuple[str, ...]:
         """Who prefers another class than the predicted one."""
-        return tuple(o.name for o in self.opinions if o.label != self.label)
+        return tuple(o.name for o in self.posteriors if o.label != self.predicted)
 
     def __str__(self) -> str:
         against = ", ".join(self.disagreeing) or "none"
-        wide = max(len(opinion.name) for opinion in self.opinions)
+        wide = max(len(posterior.name) for posterior in self.posteriors)
         lines = [
-            f"class {self.label}, uncertainty {self.uncertainty:.3g}: the network and its layers "
-            f"give it {self.probability:.1%}",
+            f"class {self.predicted}, uncertainty {self.uncertainty:.3g}: the network and its "
+            f"layers give it {self.probability:.1%}",
             f"  prefer another class: {against}",
-            f"  {'opinion':<{wide}}  weight  prefers            class {self.label:<5}  doubt",
+            f"  {'layer':<{wide}}  weight  prefers            class {self.predicted:<5}  doubt",
         ]
-        for o in self.opinions:
+        for o in self.posteriors:
             prefers = f"class {o.label} ({o.confidence:.1%})"
             lines.append(
                 f"  {o.name:<{wide}}  {o.weight:>6.1%}  {prefers:<17}  {o.support:>11.1%}  "
@@ -83,7 +83,7 @@ class Explanation:
             )
         if self.doubting is not None:
             lines.append(f"  nearest training examples in {self.doubting}, which doubts most:")
-            lines += _listed(self.label, self.nearest)
+            lines += _listed(self.predicted, self.nearest)
             lines += [] if self.rival is None else _listed(self.rival, self.nearest_rival)
         return "\n".join(lines)
 
@@ -96,44 +96,50 @@ def _listed(label: int, found: tuple[Neighbor, ...]) -> list[str]:
 def explained(
     logits: Tensor,  # (n, classes)
     rows: Rows,
-    opinions: Tensor,  # (n, 1 + layers, classes)
+    posteriors: Tensor,  # (n, 1 + layers, classes)
     weights: Tensor,  # (1 + layers,)
-    fields: Mapping[Tap, ClassField],
+    fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Explanation]:
     """One explanation a prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
-    probabilities = mixed(opinions, weights)
-    own = predicted[:, None, None].expand(-1, opinions.shape[1], 1)
-    others = opinions.scatter(2, own, 0.0)
+    probabilities = mixed(posteriors, weights)
+    own = predicted[:, None, None].expand(-1, posteriors.shape[1], 1)
+    others = posteriors.scatter(2, own, 0.0)
     against = others.sum(2)  # (n, 1 + layers) mass off the predicted class: not lost near one
     doubt = doubts(against, weights)
-    confidence, preferred = opinions.max(2)
+    confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
-    told = (weights.expand_as(doubt), preferred, confidence, opinions.gather(2, own)[..., 0], doubt)
-    rows_of_opinions = zip(*(part.tolist() for part in told), strict=True)
+    told = (
+        weights.expand_as(doubt),
+        preferred,
+        confidence,
+        posteriors.gather(2, own)[..., 0],
+        doubt,
+    )
+    rows_of_posteriors = zip(*(part.tolist() for part in told), strict=True)
     columns = zip(
         predicted.tolist(),
-        gap(probabilities, predicted).tolist(),
+        log_odds_of_error(probabilities, predicted).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
-        rows_of_opinions,
+        rows_of_posteriors,
         _beside(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
         strict=True,
     )
     return [
         Explanation(
-            label,
+            predicted_class,
             uncertainty,
             probability,
-            tuple(Opinion(*values) for values in zip(names, *lists, strict=True)),
+            tuple(LayerPosterior(*values) for values in zip(names, *lists, strict=True)),
             *beside,
         )
-        for label, uncertainty, probability, lists, beside in columns
+        for predicted_class, uncertainty, probability, lists, beside in columns
     ]
 
 
 def doubts(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)
-    """Every opinion's share of the mass off the predicted class; the weights where there is none.
+    """Every posterior's share of the mass off the predicted class; the weights where there is none.
 
     >>> doubts(torch.tensor([[0.1, 0.3], [0.0, 0.0]]), torch.tensor([0.75, 0.25]))
     tensor([[0.5000, 0.5000], [0.7500, 0.2500]])
@@ -149,9 +155,9 @@ Beside = tuple[str | None, int | None, tuple[Neighbor, ...], tuple[Neighbor, ...
 def _beside(
     rows: Rows,
     predicted: Tensor,  # (n,)
-    others: Tensor,  # (n, layers, classes) the layers' opinions on the other classes
+    others: Tensor,  # (n, layers, classes) the layers' posteriors on the other classes
     doubt: Tensor,  # (n, layers)
-    fields: Mapping[Tap, ClassField],
+    fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Beside]:
     """For each input: the layer that doubts most, its rival class, and neighbours of both."""
@@ -161,14 +167,14 @@ def _beside(
     # layers of equal share, as those of no weight: the one with most mass off the class
     top = doubt == doubt.amax(1, keepdim=True)
     doubting = torch.where(top, others.sum(2), -1.0).argmax(1)
-    for number, (tap, field) in enumerate(fields.items()):
+    for number, (site, field) in enumerate(fields.items()):
         chosen = (doubting == number).nonzero()[:, 0]
         if not len(chosen):
             continue
-        near, own, rival = rows[tap][chosen], predicted[chosen], others[chosen, number].argmax(1)
+        near, own, rival = rows[site][chosen], predicted[chosen], others[chosen, number].argmax(1)
         pairs = [_neighbors(field, near, classes, count) for classes in (own, rival)]
         for i, label, *neighbors in zip(chosen.tolist(), rival.tolist(), *pairs, strict=True):
-            found[i] = (str(tap), label, *neighbors)
+            found[i] = (str(site), label, *neighbors)
     return found
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qipf.field.graph import ExactConstants
 from qipf.layered import LayeredQIPF
-from qipf.layered.mixture import gap, mixed
+from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.layered.posteriors import completed
 from qipf.network.forward import device_of
 from qipf.network.reading import passed
@@ -26,22 +26,22 @@ class LayersGraph(nn.Module):
         super().__init__()
         device = device_of(model.net)
         self.net = model.net
-        self._fields = {tap: field.to(device) for tap, field in model._fields().items()}
+        self._fields = {site: field.to(device) for site, field in model._fields().items()}
         self.weights: Tensor
         self.register_buffer("weights", model._weights(device))
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
         logits, rows = passed(self.net, inputs, tuple(self._fields))
-        judged = {tap: field.in_one(rows[tap]) for tap, field in self._fields.items()}
+        judged = {site: field.in_one(rows[site]) for site, field in self._fields.items()}
         with ExactConstants():
             softmax = torch.softmax(logits.double(), 1)
-            opinions = [
-                completed(judged[tap].posterior, field, softmax)
-                for tap, field in self._fields.items()
+            posteriors = [
+                completed(judged[site].posterior, field, softmax)
+                for site, field in self._fields.items()
             ]
-            probabilities = mixed(torch.stack([softmax, *opinions], 1), self.weights)
-            uncertainty = gap(probabilities, logits.argmax(1))
+            probabilities = mixed(torch.stack([softmax, *posteriors], 1), self.weights)
+            uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
             finite = torch.isfinite(logits).all(1)
             for read in rows.values():
                 finite = finite & torch.isfinite(read).all(1)

@@ -1,10 +1,10 @@
-r"""Several opinions on the class, weighed by how likely they make the truth.
+r"""Several posteriors on the class, weighed by how likely they make the truth.
 
 .. math:: \bar p = \sum_l \alpha_l\, q_l, \qquad
           \alpha = \arg\max \sum_i \log \sum_l \alpha_l\, q_l(y_i \mid x_i)
 
 The likelihood is concave in :math:`\alpha`; EM climbs it. The score of a prediction of class k is
-the gap :math:`\log(1-\bar p_k) - \log \bar p_k`.
+the log_odds_of_error :math:`\log(1-\bar p_k) - \log \bar p_k`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TINY = 1e-300
 
 
 def likeliest_weights(likelihoods: Tensor) -> Tensor:  # (n, L) -> (L,)
-    """Weights of the opinions; each row holds what every opinion gave the truth.
+    """Weights of the posteriors; each row holds what every posterior gave the truth.
 
     >>> likeliest_weights(torch.tensor([[0.9, 0.1], [0.8, 0.2]]).double()).round(decimals=3)
     tensor([1., 0.], dtype=torch.float64)
@@ -37,9 +37,9 @@ def likeliest_weights(likelihoods: Tensor) -> Tensor:  # (n, L) -> (L,)
     return weights
 
 
-def mixed(opinions: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
-    """The weighted mean of the opinions, in float64."""
-    return torch.einsum("nlc,l->nc", opinions.double(), weights.double())
+def mixed(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
+    """The weighted mean of the posteriors, in float64."""
+    return torch.einsum("nlc,l->nc", posteriors.double(), weights.double())
 
 
 def log_odds(against: Tensor, own: Tensor) -> Tensor:
@@ -47,10 +47,10 @@ def log_odds(against: Tensor, own: Tensor) -> Tensor:
     return against.clamp(min=TINY).log() - own.clamp(min=TINY).log()
 
 
-def gap(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> (n,)
+def log_odds_of_error(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> (n,)
     """The log-odds against the predicted class; the others are summed, not subtracted from one.
 
-    >>> gap(torch.tensor([[0.25, 0.75]]).double(), torch.tensor([1])).exp()
+    >>> log_odds_of_error(torch.tensor([[0.25, 0.75]]).double(), torch.tensor([1])).exp()
     tensor([0.3333], dtype=torch.float64)
     """
     own = probabilities.gather(1, predicted[:, None])[:, 0]

@@ -1,4 +1,4 @@
-r"""How far each opinion on the class is to be believed: the softmax's and every layer's.
+r"""How far each posterior on the class is to be believed: the softmax's and every layer's.
 
 Every layer is heard at several widths at once, and the weights that make the truth likeliest tell
 which width serves it best beside the others; by itself, a layer would choose a wider one.
@@ -19,7 +19,7 @@ from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import likeliest_weights, log_odds
 from qipf.layered.posteriors import completed
 from qipf.layered.tuning import FEWEST, Tuning
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 from qipf.progress import progress
 
 #: Factors on a layer's width that are weighed against each other.
@@ -63,8 +63,8 @@ class Told:
 
 
 def weighed(
-    fields: Mapping[Tap, ClassField], tuning: Tuning, least: float = LEAST
-) -> tuple[dict[Tap, ClassField], Tensor]:  # (1 + layers,)
+    fields: Mapping[LayerSite, ClassField], tuning: Tuning, least: float = LEAST
+) -> tuple[dict[LayerSite, ClassField], Tensor]:  # (1 + layers,)
     """The layers that count, each at the width that serves the mixture best, and all weights.
 
     The weights make the truth likeliest, among all layers at all `WIDTHS`; each layer keeps its
@@ -72,7 +72,7 @@ def weighed(
     without any layers, and a warning says why, with too few examples, without errors, or where the
     layers do not detect errors better on average.
     """
-    alone: tuple[dict[Tap, ClassField], Tensor] = {}, torch.ones(1, dtype=torch.float64)
+    alone: tuple[dict[LayerSite, ClassField], Tensor] = {}, torch.ones(1, dtype=torch.float64)
     if not fields:
         return alone
     if not tuning.sets:
@@ -83,22 +83,22 @@ def weighed(
     weights = likeliest_weights(told[[0, *columns]].truth)
     least = min(least, float(weights[1:].max()))  # the heaviest always stays
     kept = {
-        tap: column
-        for tap, column, weight in zip(fields, columns, weights[1:].tolist(), strict=True)
+        site: column
+        for site, column, weight in zip(fields, columns, weights[1:].tolist(), strict=True)
         if weight >= least
     }
     told = told[[0, *kept.values()]]
     weights = likeliest_weights(told.truth)
     gains = told.gains(weights)
     if not gains:
-        _fall_back("the network makes no errors to learn from, even on disturbed inputs")
+        _fall_back("the network makes no errors to learn from, even on perturbed inputs")
         return alone
     if sum(gains) <= 0:
         _fall_back("they tell the network's errors no better than its softmax does")
         return alone
-    widths = {tap: WIDTHS[(column - 1) % len(WIDTHS)] for tap, column in kept.items()}
+    widths = {site: WIDTHS[(column - 1) % len(WIDTHS)] for site, column in kept.items()}
     return {
-        tap: fields[tap].at(w * fields[tap].bandwidth) for tap, w in widths.items()
+        site: fields[site].at(w * fields[site].bandwidth) for site, w in widths.items()
     }, weights.cpu()
 
 
@@ -108,25 +108,25 @@ def _best_widths(weights: Tensor, layers: int) -> list[int]:
     return [1 + i * len(WIDTHS) + int(own.argmax()) for i, own in enumerate(by_width)]
 
 
-def _told(fields: Mapping[Tap, ClassField], tuning: Tuning) -> Told:
-    """The opinions of all fields at all widths on the tuning rows, or so many of them."""
+def _told(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> Told:
+    """The posteriors of all fields at all widths on the tuning rows, or so many of them."""
     step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
     labels = tuning.labels[::step, None]
     parts = []
     for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighing layers")):
         logits = logits[::step]
         softmax = torch.softmax(logits.double(), 1)
-        opinions = [softmax]
-        for tap, field in fields.items():
+        posteriors = [softmax]
+        for site, field in fields.items():
             widths = [width * field.bandwidth for width in WIDTHS]
-            for judged in field.judged(rows[tap][::step], widths):
-                opinions.append(completed(judged.posterior, field, softmax))
+            for judged in field.at_bandwidths(rows[site][::step], widths):
+                posteriors.append(completed(judged.posterior, field, softmax))
         predicted = logits.argmax(1, keepdim=True)
         shared = [
-            torch.cat([opinion.gather(1, classes) for opinion in opinions], 1)
+            torch.cat([posterior.gather(1, classes) for posterior in posteriors], 1)
             for classes in (labels, predicted)
         ]
-        against = torch.stack([o.scatter(1, predicted, 0).sum(1) for o in opinions], 1)
+        against = torch.stack([o.scatter(1, predicted, 0).sum(1) for o in posteriors], 1)
         wrong = (predicted != labels)[:, 0]
         parts.append((*shared, against, wrong, torch.full_like(wrong, number, dtype=torch.long)))
     return Told(*(torch.cat(part) for part in zip(*parts, strict=True)))

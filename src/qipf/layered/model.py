@@ -17,13 +17,13 @@ from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.explanation import Explanation, explained
 from qipf.layered.holdout import gathered
-from qipf.layered.mixture import gap, mixed
+from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.layered.mixture_weights import LEAST, weighed
-from qipf.layered.posteriors import opinions_of
+from qipf.layered.posteriors import posteriors_of
 from qipf.layered.selection import chosen_fields
 from qipf.layered.tuning import tuning_sets
 from qipf.network.batches import few_rows, mapped
-from qipf.network.features import Rows, Tap, checked_taps, chosen_taps
+from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites
 from qipf.network.forward import NoProbabilities, device_of, evaluating, fingerprint
 from qipf.network.reading import in_parts, passed
 from qipf.validation.arrays import require_finite
@@ -41,7 +41,7 @@ MOST_EXAMPLES = 60_000
 #: How centres come from examples.
 REDUCTIONS = ("random", "coreset")
 
-#: Seeds are below this: the next one seeds the disturbances.
+#: Seeds are below this: the next one seeds the perturbations.
 LARGEST_SEED = 2**32 - 1
 
 
@@ -59,9 +59,9 @@ class LayeredQIPF:
     r"""How far a network's layers agree with its prediction, in one forward pass.
 
     Every layer has a field for each class, over the training data's own outputs of that layer;
-    their shares of the whole field are the layer's opinion on the class. The opinions of all
+    their shares of the whole field are the layer's posterior on the class. The posteriors of all
     layers and the network's softmax are mixed with weights that make the truth likeliest on
-    training inputs kept apart and on their disturbed copies, which the network has not seen. The
+    training inputs kept apart and on their perturbed copies, which the network has not seen. The
     uncertainty of a prediction is the log-odds of that mixture against the predicted class:
 
     .. math:: \bar p = \alpha_0\,\mathrm{softmax} + \sum_l \alpha_l\, q_l, \qquad
@@ -79,7 +79,7 @@ class LayeredQIPF:
         centres that stand for up to 60,000 examples, at least one for each class.
     max_dimension : a layer's rows are narrowed to so many numbers.
     max_tuning : training examples kept apart, at most, to choose widths and weights by.
-    random_state : seed of the samples and the disturbances.
+    random_state : seed of the samples and the perturbations.
 
     Attributes
     ----------
@@ -126,12 +126,12 @@ class LayeredQIPF:
         if not isinstance(reduction, str) or reduction not in REDUCTIONS:
             raise unknown_name("reduction", reduction, REDUCTIONS)
         if not isinstance(layers, str) or layers != "auto":
-            checked_taps(net, layers)
+            named_sites(net, layers)
         self.net, self.layers = net, layers
         self.max_centers, self.reduction = int(max_centers), reduction
         self.max_dimension = int(max_dimension)
         self.max_tuning, self.random_state = int(max_tuning), int(random_state)
-        self.layers_: tuple[Tap, ...] = ()
+        self.layers_: tuple[LayerSite, ...] = ()
         self.fields_: tuple[ClassField, ...] = ()
         self.weights_: Tensor | None = None  # (1 + layers,)
         self._fitted_with: str | None = None  # fingerprint of the network
@@ -144,26 +144,26 @@ class LayeredQIPF:
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
         random = np.random.RandomState(self.random_state)
-        taps: tuple[Tap, ...] = ()
+        sites: tuple[LayerSite, ...] = ()
         example: Tensor | None = None
 
         def read(inputs: Tensor) -> tuple[Tensor, Rows]:
-            nonlocal taps, example
+            nonlocal sites, example
             if example is None:
                 example = few_rows(inputs)
                 self._watch(example)
-                taps = self._taps(example)
-            return in_parts(self.net, inputs, taps)
+                sites = self._sites(example)
+            return in_parts(self.net, inputs, sites)
 
         condensed = self.max_centers if self.reduction == "coreset" else None
         examples = self.max_centers if condensed is None else max(condensed, MOST_EXAMPLES)
         named = not isinstance(self.layers, str)
         with evaluating(self.net), torch.no_grad():
             centers, held, classes = gathered(loader, read, examples, self.max_tuning, random)
-            tuning = tuning_sets(self.net, held, taps, classes, self.random_state)
+            tuning = tuning_sets(self.net, held, sites, classes, self.random_state)
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(
-                    centers, tuning, taps, classes, self.max_dimension, condensed
+                    centers, tuning, sites, classes, self.max_dimension, condensed
                 )
                 fields, weights = weighed(fields, tuning, 0.0 if named else LEAST)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
@@ -173,23 +173,25 @@ class LayeredQIPF:
         return self
 
     def _watch(self, inputs: Tensor) -> None:
-        """Refuse a network that ends in a softmax: its opinion would be flattened by another."""
+        """Refuse a network that ends in a softmax: its posterior would be flattened by another."""
         with NoProbabilities(True) as watch:
             watch.refuse(passed(self.net, inputs.to(device_of(self.net)), ())[0])
 
-    def _taps(self, inputs: Tensor) -> tuple[Tap, ...]:
+    def _sites(self, inputs: Tensor) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
-            return chosen_taps(self.net, lambda: in_parts(self.net, inputs, ()))
-        return checked_taps(self.net, self.layers)
+            return chosen_sites(self.net, lambda: in_parts(self.net, inputs, ()))
+        return named_sites(self.net, self.layers)
 
     # ------------------------------------------------------------------ scoring
 
     def __call__(self, inputs: Tensor) -> LayeredPrediction:
         """Run the network and judge each prediction."""
-        logits, _, opinions, _ = self._judged(inputs)
-        probabilities = mixed(opinions, self._weights(logits.device))
+        logits, _, posteriors, _ = self._judged(inputs)
+        probabilities = mixed(posteriors, self._weights(logits.device))
         labels = logits.argmax(1)
-        return LayeredPrediction(logits, labels, gap(probabilities, labels), probabilities)
+        return LayeredPrediction(
+            logits, labels, log_odds_of_error(probabilities, labels), probabilities
+        )
 
     def uncertainty(self, inputs: Tensor) -> Tensor:  # (n,)
         """How little each prediction is to be trusted. Higher = less."""
@@ -199,25 +201,25 @@ class LayeredQIPF:
         """The height of each layer's whole field, log ρ ≤ 0: how familiar the input is there."""
         return self._judged(inputs)[3]
 
-    def opinions(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
+    def posteriors(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
         """What the softmax, first, and every layer think of the class."""
         return self._judged(inputs)[2]
 
     def explain(self, inputs: Tensor, nearest: int = 3) -> list[Explanation]:
         """Why each prediction is doubted or trusted; ``print(model.explain(inputs)[0])``.
 
-        Every `Explanation` has the opinions of the softmax and the layers, their shares of the
+        Every `Explanation` has the posteriors of the softmax and the layers, their shares of the
         doubt, and the `nearest` training examples of the predicted class and of its rival in the
         layer that doubts most, by their places in the loader's order.
         """
         if not _whole(nearest) or nearest < 1:
             raise QIPFInputError(f"nearest must be an integer of at least 1, got {nearest!r}.")
-        logits, rows, opinions, _ = self._judged(inputs)
+        logits, rows, posteriors, _ = self._judged(inputs)
         weights = self._weights(logits.device)
-        return explained(logits, rows, opinions, weights, self._fields(), int(nearest))
+        return explained(logits, rows, posteriors, weights, self._fields(), int(nearest))
 
     def _judged(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
-        """Logits, rows, opinions and the fields' heights."""
+        """Logits, rows, posteriors and the fields' heights."""
         self._require_fitted()
         if not isinstance(inputs, Tensor) or inputs.ndim < 2:
             came = type(inputs).__name__
@@ -230,21 +232,21 @@ class LayeredQIPF:
             self._check(logits, rows)
             self._place(logits.device)
             with full_precision(logits.device):
-                return (logits, rows, *opinions_of(logits, rows, self._fields()))
+                return (logits, rows, *posteriors_of(logits, rows, self._fields()))
 
     def _check(self, logits: Tensor, rows: Rows) -> None:
         """Refuse what is no number, and what another network gave."""
         require_finite(logits, "The network's output for these inputs")
-        for tap, field in self._fields().items():
-            require_finite(rows[tap], f"{tap} for these inputs")
-            wide, classes = rows[tap].shape[1], logits.shape[1]
+        for site, field in self._fields().items():
+            require_finite(rows[site], f"{site} for these inputs")
+            wide, classes = rows[site].shape[1], logits.shape[1]
             if (wide, classes) != (len(field.metric.mean), field.classes):
                 raise QIPFInputError(
-                    f"{tap} gives {wide} numbers and the network {classes} logits; its field was "
+                    f"{site} gives {wide} numbers and the network {classes} logits; its field was "
                     f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
                 )
 
-    def _fields(self) -> dict[Tap, ClassField]:
+    def _fields(self) -> dict[LayerSite, ClassField]:
         return dict(zip(self.layers_, self.fields_, strict=True))
 
     def _weights(self, device: torch.device) -> Tensor:
@@ -253,7 +255,7 @@ class LayeredQIPF:
 
     def _place(self, device: torch.device) -> None:
         """Move the fields to where the network is now."""
-        if any(field.units.device != device for field in self.fields_):
+        if any(field.embeddings.device != device for field in self.fields_):
             self.fields_ = tuple(field.to(device) for field in self.fields_)
 
     def _placed(

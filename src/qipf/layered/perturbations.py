@@ -1,6 +1,6 @@
-"""Disturbed copies of training inputs: how a network errs where it has not been trained.
+"""Perturbed copies of training inputs: how a network errs where it has not been trained.
 
-A network has seen its training inputs, so nothing on them tells how it errs; their disturbed
+A network has seen its training inputs, so nothing on them tells how it errs; their perturbed
 copies it has not seen, and their labels are known. Each family has a strength t between 0 and 1.
 `strengths` turns it up until the network keeps given shares of its accuracy, so that the same
 shares serve every network. None of the families is one of the benchmark's corruptions.
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Shares of the accuracy above chance that the network keeps under its disturbances.
+#: Shares of the accuracy above chance that the network keeps under its perturbations.
 KEPT = (0.9, 0.7, 0.5)
 
 #: Halvings of the interval in which a strength is sought.
 HALVINGS = 7
 
-Disturb = Callable[[Tensor, float, torch.Generator], Tensor]
+Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
 
 
 def noise(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
@@ -103,8 +103,8 @@ def coarsen(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 
 #: Families by name: for inputs of any shape, and for images (n, C, H, W) too.
-FOR_ALL: dict[str, Disturb] = {"noise": noise, "drop": drop}
-FOR_IMAGES: dict[str, Disturb] = {
+FOR_ALL: dict[str, Perturbation] = {"noise": noise, "drop": drop}
+FOR_IMAGES: dict[str, Perturbation] = {
     **FOR_ALL,
     "blur": blur,
     "hole": hole,
@@ -116,26 +116,26 @@ FOR_IMAGES: dict[str, Disturb] = {
 }
 
 
-def families(inputs: Tensor) -> dict[str, Disturb]:
+def families(inputs: Tensor) -> dict[str, Perturbation]:
     """The families that fit these inputs."""
     return FOR_IMAGES if inputs.ndim == 4 else FOR_ALL
 
 
-def disturbed(inputs: Tensor, disturb: Disturb, t: float, seed: int) -> Tensor:
-    """Inputs disturbed by one family, the same for the same seed, within the inputs' range.
+def perturbed(inputs: Tensor, perturb: Perturbation, t: float, seed: int) -> Tensor:
+    """Inputs perturbed by one family, the same for the same seed, within the inputs' range.
 
     The range is that of all images, or of each feature of a table.
     """
     random = torch.Generator().manual_seed(seed)
     wide = inputs if inputs.dtype == torch.float64 else inputs.float()  # half is not enough
     lowest, highest = (wide.amin(0), wide.amax(0)) if wide.ndim == 2 else (wide.min(), wide.max())
-    return disturb(wide, t, random).clamp(lowest, highest).to(inputs.dtype)
+    return perturb(wide, t, random).clamp(lowest, highest).to(inputs.dtype)
 
 
 def strengths(
     accuracy: Callable[[Tensor], float],
     inputs: Tensor,
-    disturb: Disturb,
+    perturb: Perturbation,
     chance: float,
     seed: int,
     kept: Sequence[float] = KEPT,
@@ -148,7 +148,7 @@ def strengths(
         low, high = 0.0, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            enough = accuracy(disturbed(inputs, disturb, middle, seed)) >= wanted
+            enough = accuracy(perturbed(inputs, perturb, middle, seed)) >= wanted
             low, high = (middle, high) if enough else (low, middle)
         found.append((low + high) / 2)
     return found

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from qipf.layered.class_field import ClassField
-from qipf.network.features import Rows, Tap
+from qipf.network.features import LayerSite, Rows
 
 
-def opinions_of(
+def posteriors_of(
     logits: Tensor,  # (n, classes)
     rows: Rows,
-    fields: Mapping[Tap, ClassField],
+    fields: Mapping[LayerSite, ClassField],
 ) -> tuple[Tensor, Tensor]:  # (n, 1 + layers, classes), (n, layers)
     """What the softmax, first, and the layers think of the class; how high the fields are."""
     softmax = torch.softmax(logits.double(), 1)
-    judged = {tap: field(rows[tap]) for tap, field in fields.items()}
-    parts = [completed(judged[tap].posterior, field, softmax) for tap, field in fields.items()]
+    judged = {site: field(rows[site]) for site, field in fields.items()}
+    parts = [completed(judged[site].posterior, field, softmax) for site, field in fields.items()]
     heights = [found.log_density[:, None] for found in judged.values()]
     none = logits.new_zeros(len(logits), 0)
     return torch.stack([softmax, *parts], 1), torch.cat([none, *heights], 1).double()
@@ -30,7 +30,7 @@ def completed(
     field: ClassField,
     softmax: Tensor,  # (n, classes)
 ) -> Tensor:  # (n, classes)
-    """A layer's opinion on all classes: those it has no centres of it leaves to the softmax."""
+    """A layer's posterior on all classes: those it has no centres of it leaves to the softmax."""
     posterior = posterior.double()
     if field.complete:
         return posterior

@@ -15,7 +15,7 @@ from qipf.layered.class_field import ClassField
 from qipf.layered.holdout import LABELS, Kept
 from qipf.layered.metric import Metric, Scatter, unit_length
 from qipf.layered.tuning import Tuning
-from qipf.network.features import Tap
+from qipf.network.features import LayerSite
 from qipf.progress import progress
 
 #: Shrinkages that are tried.
@@ -38,22 +38,22 @@ ALIKE = 1e-6
 def chosen_fields(
     centers: Kept,
     tuning: Tuning,
-    taps: Sequence[Tap],
+    sites: Sequence[LayerSite],
     classes: int,
     dimension: int,
     condensed: int | None = None,
-) -> dict[Tap, ClassField]:
+) -> dict[LayerSite, ClassField]:
     """The field of every layer whose rows differ, of all its rows or `condensed` to fewer."""
-    fields: dict[Tap, ClassField] = {}
+    fields: dict[LayerSite, ClassField] = {}
     labels = centers.values[LABELS].to(tuning.labels.device)
     examples = torch.from_numpy(centers.places)
-    for tap in progress(taps, "choosing fields"):
-        rows = centers.values[tap].to(labels.device)
-        others = {name: found[tap] for name, (_, found) in tuning.sets.items()}
+    for site in progress(sites, "choosing fields"):
+        rows = centers.values[site].to(labels.device)
+        others = {name: found[site] for name, (_, found) in tuning.sets.items()}
         chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
         if chosen is None:
             warnings.warn(
-                f"{tap} gives every training input the same numbers and is left out.",
+                f"{site} gives every training input the same numbers and is left out.",
                 QIPFWarning,
                 stacklevel=3,
             )
@@ -62,7 +62,7 @@ def chosen_fields(
         field = ClassField(metric, metric(rows), labels, classes, width, examples)
         if condensed is not None and condensed < len(rows):
             field = condensed_field(field, condensed)
-        fields[tap] = field
+        fields[site] = field
     known = set(labels.tolist())
     missing = [str(label) for label in range(classes) if label not in known]
     if missing:
@@ -82,26 +82,26 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
 
     A class has one at least, so that there can be more where there are many small classes.
     """
-    units, masses, labels, examples = [], [], [], []
+    embeddings, counts, labels, examples = [], [], [], []
     for label in field.labels.unique().tolist():
         members = (field.labels == label).nonzero()[:, 0]
-        own = field.units[members]
+        own = field.embeddings[members]
         # cells without their spread, not fitted to a width: which width it will have is still open
-        small = coreset(own, max(1, size * len(members) // len(field.units)))
+        small = coreset(own, max(1, size * len(members) // len(field.embeddings)))
         found = unit_length(small.centers.to(own))
         nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])
-        units.append(found)
-        masses.append(small.weights.to(own))
+        embeddings.append(found)
+        counts.append(small.weights.to(own))
         labels.append(field.labels[members][: len(found)])
         examples.append(field.examples[members[nearest].cpu()])
     return ClassField(
         field.metric,
-        torch.cat(units),
+        torch.cat(embeddings),
         torch.cat(labels),
         field.classes,
         field.bandwidth,
         torch.cat(examples),
-        torch.cat(masses),
+        torch.cat(counts),
     )
 
 
@@ -142,13 +142,13 @@ def _best_width(
     truth: Tensor,
     classes: int,
 ) -> tuple[float, float] | None:  # likelihood, width
-    units = metric(rows)
-    if float(units.std(0, correction=0).mean()) < ALIKE:
+    embeddings = metric(rows)
+    if float(embeddings.std(0, correction=0).mean()) < ALIKE:
         return None
-    width = silverman(units)
+    width = silverman(embeddings)
     if not sets:
         return 0.0, COARSE[len(COARSE) // 2] * width
-    field = ClassField(metric, units, labels, classes, width, torch.arange(len(units)))
+    field = ClassField(metric, embeddings, labels, classes, width, torch.arange(len(embeddings)))
     told = _likelihoods(field, sets, truth, width, COARSE)
     middle = max(told, key=lambda factor: told[factor])
     told |= _likelihoods(field, sets, truth, width, (middle / FINE, middle * FINE))
@@ -162,7 +162,7 @@ def _likelihoods(
     """Mean log-posterior of the truth, by factor on the width."""
     told = dict.fromkeys(factors, 0.0)
     for rows in sets:
-        found = field.judged(rows, [factor * width for factor in factors])
+        found = field.at_bandwidths(rows, [factor * width for factor in factors])
         for factor, judged in zip(factors, found, strict=True):
             own = judged.posterior.gather(1, truth[:, None]).log().clamp(min=DEEPEST)
             told[factor] += float(own.double().mean()) / len(sets)

@@ -1,4 +1,4 @@
-"""Training inputs kept apart, clean and disturbed, as a network's layers see them."""
+"""Training inputs kept apart, clean and perturbed, as a network's layers see them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from qipf.errors import QIPFWarning
 from qipf.layered.holdout import INPUTS, LABELS, Kept, require_numbers
-from qipf.layered.perturbations import disturbed, families, strengths
-from qipf.network.features import Rows, Tap
+from qipf.layered.perturbations import families, perturbed, strengths
+from qipf.network.features import LayerSite, Rows
 from qipf.network.reading import in_parts
 from qipf.progress import progress
 
@@ -28,18 +28,20 @@ class Tuning:
     labels: Tensor  # (n,) the same for every set
 
 
-def tuning_sets(net: nn.Module, held: Kept, taps: Sequence[Tap], classes: int, seed: int) -> Tuning:
-    """The examples as they are, and disturbed by every family that fits them."""
+def tuning_sets(
+    net: nn.Module, held: Kept, sites: Sequence[LayerSite], classes: int, seed: int
+) -> Tuning:
+    """The examples as they are, and perturbed by every family that fits them."""
     if len(held) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
     inputs = held.values[INPUTS]
-    logits, rows = in_parts(net, inputs, taps)
+    logits, rows = in_parts(net, inputs, sites)
     require_numbers(logits, rows, held.places)
     labels = held.values[LABELS].to(logits.device)
     found = Tuning({"clean": (logits, rows)}, labels)
     if not inputs.is_floating_point():
         warnings.warn(
-            f"The inputs are {inputs.dtype}, which cannot be disturbed, so the weights rest on "
+            f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights rest on "
             "clean training data alone, on which a network flatters itself. Pass floating "
             "point inputs if you can.",
             QIPFWarning,
@@ -52,9 +54,9 @@ def tuning_sets(net: nn.Module, held: Kept, taps: Sequence[Tap], classes: int, s
         predicted = in_parts(net, shown, ())[0].argmax(1)
         return float((predicted == labels[: len(shown)]).double().mean())
 
-    for name, disturb in progress(families(inputs).items(), "disturbing"):
-        for t in strengths(accuracy, few, disturb, 1 / classes, seed):
-            logits, rows = in_parts(net, disturbed(inputs, disturb, t, seed + 1), taps)
+    for name, perturb in progress(families(inputs).items(), "perturbing"):
+        for t in strengths(accuracy, few, perturb, 1 / classes, seed):
+            logits, rows = in_parts(net, perturbed(inputs, perturb, t, seed + 1), sites)
             require_numbers(logits, rows, held.places)
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
     return found

@@ -25,7 +25,7 @@ WIDEST, FINEST = 512, 8
 
 
 @dataclass(frozen=True)
-class Tap:
+class LayerSite:
     """A place in the network: a layer's input, or its output."""
 
     layer: str
@@ -35,7 +35,7 @@ class Tap:
         return f"{self.layer} ({self.side})"
 
 
-Rows = dict[Tap, Tensor]
+Rows = dict[LayerSite, Tensor]
 
 
 def pooled(value: Tensor, channels_first: bool = False) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
@@ -68,41 +68,41 @@ def _finest(channels: int, axes: int, size: int) -> int:
 
 
 @contextmanager
-def tapped(net: nn.Module, taps: Sequence[Tap]) -> Iterator[dict[Tap, list[Tensor]]]:
-    """The pooled rows at the taps while the network runs, one entry each time a layer runs."""
-    read: dict[Tap, list[Tensor]] = {tap: [] for tap in taps}
+def recorded(net: nn.Module, sites: Sequence[LayerSite]) -> Iterator[dict[LayerSite, list[Tensor]]]:
+    """The pooled rows at the sites while the network runs, one entry each time a layer runs."""
+    read: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
 
-    def keep(tap: Tap, layer: nn.Module, value: Any) -> None:
+    def keep(site: LayerSite, layer: nn.Module, value: Any) -> None:
         value = value[0] if isinstance(value, (tuple, list)) and value else value
         if not isinstance(value, Tensor) or value.ndim < 2:
             raise QIPFInputError(
-                f"{tap} is not a tensor of one row an example. Name other layers=[...]."
+                f"{site} is not a tensor of one row an example. Name other layers=[...]."
             )
         # copied: an activation in place may overwrite the layer's output afterwards
         rows = pooled(value.detach(), channels_first=type(layer).__name__.endswith("1d"))
-        read[tap].append(rows.clone())
+        read[site].append(rows.clone())
 
-    def keep_input(tap: Tap) -> Callable[..., None]:
-        return lambda layer, inputs: keep(tap, layer, inputs)
+    def keep_input(site: LayerSite) -> Callable[..., None]:
+        return lambda layer, inputs: keep(site, layer, inputs)
 
-    def keep_output(tap: Tap) -> Callable[..., None]:
-        return lambda layer, _inputs, output: keep(tap, layer, output)
+    def keep_output(site: LayerSite) -> Callable[..., None]:
+        return lambda layer, _inputs, output: keep(site, layer, output)
 
     handles = []
     try:
-        for tap in taps:
-            layer = named_layer(net, tap.layer)
-            if tap.side == "input":
-                handles.append(layer.register_forward_pre_hook(keep_input(tap)))
+        for site in sites:
+            layer = named_layer(net, site.layer)
+            if site.side == "input":
+                handles.append(layer.register_forward_pre_hook(keep_input(site)))
             else:
-                handles.append(layer.register_forward_hook(keep_output(tap)))
+                handles.append(layer.register_forward_hook(keep_output(site)))
         yield read
     finally:
         for handle in handles:
             handle.remove()
 
 
-def chosen_taps(net: nn.Module, run: Callable[[], object]) -> tuple[Tap, ...]:
+def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:
     """The inputs of at most `MOST_LAYERS` computing layers, evenly over the depth, last included.
 
     `run` passes a small batch through the network. The first computing layer reads the input
@@ -128,18 +128,18 @@ def chosen_taps(net: nn.Module, run: Callable[[], object]) -> tuple[Tap, ...]:
     count = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]
     places = [len(once) - 1] if count == 1 else places
-    return tuple(Tap(once[place], "input") for place in places)
+    return tuple(LayerSite(once[place], "input") for place in places)
 
 
-def checked_taps(net: nn.Module, layers: Sequence[str]) -> tuple[Tap, ...]:
-    """Taps at the outputs of the layers that a user names."""
+def named_sites(net: nn.Module, layers: Sequence[str]) -> tuple[LayerSite, ...]:
+    """Sites at the outputs of the layers that a user names."""
     if not isinstance(layers, (list, tuple)) or not layers:
         raise QIPFInputError(f"layers must be 'auto' or a list of layers' names, got {layers!r}.")
     for name in layers:
         named_layer(net, name)
-    return tuple(Tap(name) for name in dict.fromkeys(layers))
+    return tuple(LayerSite(name) for name in dict.fromkeys(layers))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Rows of consecutive batches as one."""
-    return {tap: torch.cat([part[tap] for part in parts]) for tap in parts[0]}
+    return {site: torch.cat([part[site] for part in parts]) for site in parts[0]}

@@ -37,6 +37,7 @@ from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, decode, encode, read_file
 from qipf.layered import LayeredQIPF
+from qipf.layered.state import LayeredState, restored_state, state_of
 from qipf.network.forward import fingerprint, unchanged
 from qipf.network.wrapped import WrappedModel, wrap
 from qipf.storage.restoring import (
@@ -45,12 +46,6 @@ from qipf.storage.restoring import (
     checked_kind,
     restored_field,
     restored_rule,
-)
-from qipf.storage.restoring_layers import (
-    StoredLayers,
-    described_layers,
-    restored_layers,
-    stored_layers,
 )
 from qipf.validation.not_fitted import QIPFNotFittedError
 
@@ -95,12 +90,12 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
             )
         return found
     if net is None:
-        layered = isinstance(found, StoredLayers)
+        layered = isinstance(found, LayeredState)
         held = "fields of a LayeredQIPF" if layered else "field of a wrapped model"
         raise QIPFInputError(f"{path} holds the {held}. Pass its network: qipf.load(path, net).")
     model: WrappedModel | LayeredQIPF
-    if isinstance(found, StoredLayers):
-        model = found.around(net)
+    if isinstance(found, LayeredState):
+        model = found.with_network(net)
     else:
         model = wrap(net, network["layer"], field=found, pooling=network["pooling"])
     if check and fingerprint(net) != network["fingerprint"]:
@@ -125,8 +120,8 @@ def describe(path: Path | str) -> dict[str, Any]:
     size = Path(path).stat().st_size
     if isinstance(found, AcceptRule):
         return {**header, "bytes": size}
-    if isinstance(found, StoredLayers):
-        return {**described_layers(header, found), "bytes": size}
+    if isinstance(found, LayeredState):
+        return {**found.describe(header), "bytes": size}
     centers, held_out = arrays["centers"], found.calibration_
     calibration = None
     if held_out is not None:
@@ -147,12 +142,12 @@ def describe(path: Path | str) -> dict[str, Any]:
     }
 
 
-def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule | StoredLayers:
+def _loaded(header: dict[str, Any], arrays: Arrays, path: str) -> QIPF | AcceptRule | LayeredState:
     kind = checked_kind(header, path)
     if kind == "rule":
         return restored_rule(header, arrays, path)
     if kind == "layers":
-        return restored_layers(header, arrays, path)
+        return restored_state(header, arrays, path)
     return restored_field(header, arrays, path)
 
 
@@ -163,7 +158,7 @@ def _encoded(saved: Any) -> bytes:
     if isinstance(saved, AcceptRule):
         return encode({**_origin("rule"), "rule": _rule(saved)}, {})
     if isinstance(saved, LayeredQIPF):
-        header, arrays = stored_layers(saved)
+        header, arrays = state_of(saved)
         network = {"fingerprint": unchanged(saved.net, saved._fitted_with)}
         return encode({**_origin("layers"), **header, "network": network}, arrays)
     return _encoded_field(saved)

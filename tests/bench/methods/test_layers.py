@@ -29,7 +29,7 @@ def test_all_training_images_are_centres_unless_told_otherwise(clean):
     assert (Layers().max_centers, Layers().reduction) == (MOST_EXAMPLES, "random")
     method = Layers(max_tuning=80).fit(clean)
     centers = len(clean.images) - 80
-    assert [len(field.units) for field in method.model_.fields_] == [centers] * len(
+    assert [len(field.embeddings) for field in method.model_.fields_] == [centers] * len(
         method.model_.fields_
     )
 

@@ -31,7 +31,7 @@ class Layers(Method):
     model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
 
     def fit(self, clean: CleanData) -> Layers:
-        """Build the fields and weigh them, on clean training data and its disturbed copies."""
+        """Build the fields and weigh them, on clean training data and its perturbed copies."""
         self.model_ = LayeredQIPF(
             clean.network,
             max_centers=self.max_centers,
@@ -50,8 +50,12 @@ class Layers(Method):
         return {
             "softmax_weight": softmax,
             "layers": {
-                str(tap): {"weight": w, "bandwidth": field.bandwidth, "centers": len(field.units)}
-                for tap, field, w in zip(model.layers_, model.fields_, weights, strict=True)
+                str(site): {
+                    "weight": w,
+                    "bandwidth": field.bandwidth,
+                    "centers": len(field.embeddings),
+                }
+                for site, field, w in zip(model.layers_, model.fields_, weights, strict=True)
             },
         }
 

@@ -1,0 +1,205 @@
+"""A fitted LayeredQIPF to and from the header and arrays of a file; what is read is checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qipf.io.container import Arrays
+from qipf.io.schema import refuse, require_keys
+from qipf.layered.class_field import LARGEST_TABLE, ClassField
+from qipf.layered.metric import Metric
+from qipf.layered.model import LARGEST_SEED, REDUCTIONS, LayeredQIPF
+from qipf.network.features import LayerSite
+from qipf.network.forward import named_layer
+from qipf.validation.not_fitted import QIPFNotFittedError
+
+#: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
+NARROWEST, WIDEST = 1e-8, 1e3
+
+#: Integers below this are exact in float64.
+EXACT = 2**53
+
+#: Parameters of a model, and the arrays of each layer: name in the file, type, number of axes.
+PARAMETERS = ("layers", "reduction", "max_centers", "max_dimension", "max_tuning", "random_state")
+LAYER_KEYS = ("layer", "side", "gain_free", "bandwidth", "classes")
+LAYER_ARRAYS: dict[str, tuple[type, int]] = {
+    "mean": (np.float32, 1),
+    "directions": (np.float32, 2),
+    "units": (np.float32, 2),  # embeddings of the centres
+    "masses": (np.float32, 1),  # counts: examples that a centre stands for
+    "labels": (np.float64, 1),
+    "examples": (np.float64, 1),
+}
+
+
+@dataclass(frozen=True)
+class LayeredState:
+    """All of a fitted `LayeredQIPF` but its network."""
+
+    parameters: dict[str, Any]
+    fields: dict[LayerSite, ClassField]
+    weights: Tensor  # (1 + layers,)
+
+    def with_network(self, net: nn.Module) -> LayeredQIPF:
+        """Return the model; raise if the network lacks one of the layers."""
+        model = LayeredQIPF(net, **self.parameters)
+        for site in self.fields:
+            named_layer(net, site.layer)
+        model.layers_, model.fields_ = tuple(self.fields), tuple(self.fields.values())
+        model.weights_ = self.weights
+        return model
+
+    def describe(self, header: dict[str, Any]) -> dict[str, Any]:
+        """What a file with this header holds, as plain values."""
+        fields, weights = self.fields.values(), self.weights.tolist()
+        layers = [
+            {
+                **layer,
+                "weight": weight,
+                "width": len(field.metric.mean),
+                "dimension": field.embeddings.shape[1],
+                "centers": len(field.embeddings),
+                "weighted": bool((field.counts != 1).any()),
+            }
+            for layer, field, weight in zip(header["layers"], fields, weights[1:], strict=True)
+        ]
+        return {
+            **header,
+            "layers": layers,
+            "softmax_weight": weights[0],
+            "centers": {"count": max((layer["centers"] for layer in layers), default=0)},
+        }
+
+
+def state_of(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
+    """Header (parameters and layers) and arrays of a fitted model."""
+    if model.weights_ is None:
+        raise QIPFNotFittedError("There is nothing to save yet: fit the model first.")
+    parameters = {name: getattr(model, name) for name in PARAMETERS}
+    if not isinstance(model.layers, str):
+        parameters["layers"] = list(model.layers)
+    arrays: Arrays = {"weights": model.weights_.numpy()}
+    layers = []
+    for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
+        metric = field.metric
+        described = (site.layer, site.side, metric.gain_free, float(field.bandwidth), field.classes)
+        layers.append(dict(zip(LAYER_KEYS, described, strict=True)))
+        parts = (metric.mean, metric.directions, field.embeddings, field.counts, field.labels)
+        for name, part in zip(LAYER_ARRAYS, (*parts, field.examples), strict=True):
+            arrays[f"{name} {number}"] = part.cpu().numpy().astype(LAYER_ARRAYS[name][0])
+    return {"parameters": parameters, "layers": layers}, arrays
+
+
+def restored_state(header: dict[str, Any], arrays: Arrays, path: str) -> LayeredState:
+    """The state that `state_of` described; `path` names the file in errors."""
+    network = header["network"]
+    require_keys(path, "network", network, ("fingerprint",))
+    if not isinstance(network["fingerprint"], str):
+        refuse(path, f"its fingerprint is {network['fingerprint']!r:.80}")
+    sites = _checked_sites(path, header["layers"])
+    _check_parameters(path, header["parameters"])
+    _check_arrays(path, arrays, len(sites))
+    weights = arrays["weights"]
+    if len(weights) != 1 + len(sites) or not (weights >= 0).all() or abs(weights.sum() - 1) > 1e-6:
+        refuse(path, f"its weights are not {1 + len(sites)} shares of one")
+    fields = {
+        site: _field(path, header["layers"][number], number, arrays)
+        for number, site in enumerate(sites)
+    }
+    return LayeredState(header["parameters"], fields, _tensor(weights))
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def _check_parameters(path: str, parameters: Any) -> None:
+    require_keys(path, "list of parameters", parameters, PARAMETERS)
+    layers = parameters["layers"]
+    named = isinstance(layers, list) and layers and all(isinstance(name, str) for name in layers)
+    if layers != "auto" and not named:
+        refuse(path, f"its layers are {layers!r:.80}")
+    if parameters["reduction"] not in REDUCTIONS:
+        refuse(path, f"its reduction is {parameters['reduction']!r:.80}")
+    for name in PARAMETERS[2:]:
+        value, least = parameters[name], 0 if name == "random_state" else 1
+        most = LARGEST_SEED if name == "random_state" else 2**63
+        if type(value) is not int or not least <= value < most:
+            refuse(path, f"its {name} is {value!r:.80}")
+
+
+def _checked_sites(path: str, layers: Any) -> list[LayerSite]:
+    if not isinstance(layers, list):
+        refuse(path, f"its layers are {layers!r:.80}")
+    for layer in layers:
+        require_keys(path, "layer", layer, LAYER_KEYS)
+        if not isinstance(layer["layer"], str) or layer["side"] not in ("input", "output"):
+            refuse(path, f"its layer is {layer['layer']!r:.80} ({layer['side']!r:.80})")
+        if type(layer["gain_free"]) is not bool:
+            refuse(path, f"its gain_free is {layer['gain_free']!r:.80}")
+        width = layer["bandwidth"]
+        if type(width) is not float or not NARROWEST <= width <= WIDEST:
+            refuse(path, f"its bandwidth is {width!r:.80}")
+        if type(layer["classes"]) is not int or layer["classes"] < 2:
+            refuse(path, f"its number of classes is {layer['classes']!r:.80}")
+    sites = [LayerSite(layer["layer"], layer["side"]) for layer in layers]
+    if len(set(sites)) != len(sites) or len({layer["classes"] for layer in layers}) > 1:
+        refuse(path, "its layers are not different ones of one network")
+    if sum(layer["classes"] for layer in layers) > LARGEST_TABLE:  # each layer has a list of them
+        refuse(path, f"it has {layers[0]['classes']} classes in {len(layers)} layers, too many")
+    return sites
+
+
+def _check_arrays(path: str, arrays: Arrays, layers: int) -> None:
+    kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
+    kinds["weights"] = (np.float64, 1)
+    if set(arrays) != set(kinds):
+        refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
+    for name, (kind, axes) in kinds.items():
+        array = arrays[name]
+        if array.dtype != kind or array.ndim != axes or 0 in array.shape:
+            refuse(path, f"its {name} are {array.dtype} of shape {array.shape}")
+        if not np.isfinite(array).all():
+            refuse(path, f"its {name} hold NaN or inf")
+
+
+def _field(path: str, layer: dict[str, Any], number: int, arrays: Arrays) -> ClassField:
+    found = [arrays[f"{name} {number}"] for name in LAYER_ARRAYS]
+    mean, directions, embeddings, counts, labels, examples = found
+    (size, dimension), classes = embeddings.shape, layer["classes"]
+    if directions.shape != (len(mean), dimension) or {*map(len, found[3:])} != {size}:
+        refuse(path, f"its arrays of layer {number} do not fit each other")
+    longest = np.square(embeddings, dtype=np.float64).sum(1).max()
+    if np.abs(directions).max() > 1.001 or longest > 1.001:
+        refuse(path, f"its directions or units of layer {number} are longer than one")
+    if not ((counts >= 1) & (counts < EXACT)).all():
+        refuse(path, f"its masses of layer {number} are not numbers of examples")
+    if not _whole_below(labels, classes):
+        refuse(path, f"its labels of layer {number} are not classes 0..{classes - 1}")
+    if not _whole_below(examples, EXACT):
+        refuse(path, f"its examples of layer {number} are not places in a loader")
+    if size * classes > LARGEST_TABLE:
+        refuse(path, f"it has {size} centres of {classes} classes, more than can be held")
+    return ClassField(
+        Metric(_tensor(mean), _tensor(directions), layer["gain_free"]),
+        _tensor(embeddings),
+        _tensor(labels).long(),
+        classes,
+        layer["bandwidth"],
+        _tensor(examples).long(),
+        _tensor(counts),
+    )
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    # cloned into memory that torch allocates: with another alignment products round differently
+    return torch.from_numpy(array).clone()
+
+
+def _whole_below(values: np.ndarray, limit: int) -> bool:
+    """Whether all values are integers from 0 to below the limit."""
+    return bool(((values >= 0) & (values < limit) & (values % 1 == 0)).all())
