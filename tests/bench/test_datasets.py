@@ -14,6 +14,7 @@ from qipf.bench.datasets import Dataset, cifar10_publication, data_root, idx_pub
 from qipf.errors import QIPFInputError
 
 N_TRAIN, N_TEST, N_BATCH = 30, 50, 4
+URLS = ["https://none.test"]
 PARTS = {"train": N_TRAIN, "t10k": N_TEST}
 PUBLISHED = dict(datasets.PUBLICATIONS)
 BATCHES = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
@@ -23,9 +24,9 @@ BATCHES = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
 def small_publications(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real layouts with few images, and no address to download from."""
     for name in ("mnist", "kmnist", "fashion_mnist"):
-        small = idx_publication(name, ["https://none.test"], [None] * 4, (N_TRAIN, N_TEST))
+        small = idx_publication(name, URLS, [None] * 4, ["md5:0"] * 4, (N_TRAIN, N_TEST))
         monkeypatch.setitem(datasets.PUBLICATIONS, name, small)
-    small = cifar10_publication(["https://none.test/cifar.tar.gz"], [None] * 6, N_BATCH)
+    small = cifar10_publication(URLS, "md5:0", [None] * 6, N_BATCH)
     monkeypatch.setitem(datasets.PUBLICATIONS, "cifar10", small)
     monkeypatch.delenv("QIPF_DATA", raising=False)
 
@@ -74,11 +75,8 @@ def test_labels_where_images_belong_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(QIPFInputError) as caught:
         load("mnist", tmp_path, download=False)
-    assert str(caught.value) == (
-        f"{labels} is not the published mnist file: expected 58 bytes of content, no published "
-        "hash; got the leading bytes 0000080300000032, not 0000080100000032. Put a faithful copy "
-        "in its place, or delete it and allow the download (download=True)."
-    )
+    assert str(caught.value).startswith(f"{labels} is not the published mnist file")
+    assert "got the leading bytes 0000080300000032, not 0000080100000032" in str(caught.value)
 
 
 @pytest.mark.parametrize("folder", ["cifar10/cifar-10-batches-bin", "cifar10"])
@@ -177,19 +175,10 @@ def test_root_then_environment_then_cache(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_bad_names_and_roots_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="Did you mean 'cifar10'"):
         load("cifar")
-    assert str(caught.value) == (
-        "Unknown dataset 'cifar'. Did you mean 'cifar10'? "
-        "Known: cifar10, digits, fashion_mnist, kmnist, kmnist10k, mnist."
-    )
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="root must name a folder"):
         load("mnist", "")
-    assert str(caught.value) == ("root must name a folder; got ''. Pass None for the user's cache.")
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="pooch, which is not"):
         load("mnist")
-    assert str(caught.value) == (
-        "No data folder is named, and the user's cache is found with pooch, which is not "
-        "installed. Pass root, set QIPF_DATA, or install qipf[bench]."
-    )

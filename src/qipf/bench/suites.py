@@ -1,4 +1,4 @@
-"""Suites as data: which networks are tried under which corruptions, by which methods.
+"""Suites as data: which networks are tested under which corruptions, by which methods.
 
 Every (network, corruption, level, method) of a suite is a task of its own. The clean test images
 are one more corruption, ``none``, with the level 0.
@@ -11,16 +11,14 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from qipf.bench import datasets
 from qipf.bench.corruptions import CORRUPTIONS, corrupt
-from qipf.bench.methods import METHODS, ONE_PASS, SAMPLERS, Method, create
+from qipf.bench.methods import METHODS, ONE_PASS, Method, create
 from qipf.bench.networks import NETWORKS, Recipe
-from qipf.bench.options import checked_options
 from qipf.bench.results import Task
 from qipf.errors import QIPFInputError, unknown_name
 
@@ -44,8 +42,6 @@ KNOWN = {
     "digits_mlp": ("digits", "mlp"),
 }
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class BenchNetwork:
@@ -66,14 +62,16 @@ class BenchNetwork:
             raise unknown_name("dataset", self.dataset, datasets.NAMES)
         if self.network not in NETWORKS:
             raise unknown_name("network", self.network, NETWORKS)
-        known = KNOWN.get(self.name, (self.dataset, self.network))
-        if known != (self.dataset, self.network):
+        named = KNOWN.get(self.name, (self.dataset, self.network))
+        if named != (self.dataset, self.network):
             raise QIPFInputError(
-                f"{self.name!r} is the table's name for {known[1]} on {known[0]}; give "
+                f"{self.name!r} is the table's name for {named[1]} on {named[0]}; give "
                 f"{self.network} on {self.dataset} another name."
             )
-        given = checked_options("recipe", Recipe, self.recipe)
-        object.__setattr__(self, "recipe", given)
+        known = [option.name for option in dataclasses.fields(Recipe)]
+        for option in self.recipe:
+            if option not in known:
+                raise unknown_name("option of recipe", option, known)
         self.full_recipe()
 
     def full_recipe(self) -> Recipe:
@@ -93,14 +91,14 @@ class Suite:
 
     Parameters
     ----------
-    networks : those that are tried.
+    networks : those that are tested.
     corruptions : the levels of each; None for all that the corruption has.
     methods : names of `qipf.bench.methods`.
     options : what a method is given beyond its defaults, by name; a sampler's options, such as
         ``{"ensemble": {"networks": 5}}``, hold for both of its scores.
     seed : all training, sampling and choosing follows from it.
-    clean : whether the clean images are tried too.
-    optional : further networks, tried only when `narrowed` names them.
+    clean : whether the clean images are tested too.
+    optional : further networks, tested only when `narrowed` names them.
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
@@ -126,8 +124,12 @@ class Suite:
         for method in self.methods:
             if method not in METHODS:
                 raise unknown_name("method", method, METHODS)
-        options = {name: method_options(name, given) for name, given in self.options.items()}
-        object.__setattr__(self, "options", options)
+        for name, given in self.options.items():
+            if base_name(name) != name:
+                raise QIPFInputError(
+                    f"The options of {name} are those of {base_name(name)}; give them there."
+                )
+            create(name, **given)
         _check_filled_once("networks", [network.name for network in self.networks])
         _check_filled_once("methods", self.methods)
         if not self.levels:
@@ -136,11 +138,11 @@ class Suite:
     @property
     def levels(self) -> dict[str, tuple[float, ...]]:
         """The levels of each corruption, the clean images first."""
-        spoilt = {
+        corrupted = {
             name: CORRUPTIONS[name].levels if given is None else tuple(map(float, given))
             for name, given in self.corruptions.items()
         }
-        return ({CLEAN: (CLEAN_LEVEL,)} if self.clean else {}) | spoilt
+        return ({CLEAN: (CLEAN_LEVEL,)} if self.clean else {}) | corrupted
 
     def network(self, name: str) -> BenchNetwork:
         """A network of this suite by its name."""
@@ -196,19 +198,6 @@ def base_name(method: str) -> str:
     return method if method in ONE_PASS else method.removesuffix("_entropy")
 
 
-def method_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's options, each of the right kind and with a value the method takes."""
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    base = base_name(method)
-    if base != method:
-        raise QIPFInputError(f"The options of {method} are those of {base}; give them there.")
-    makers: dict[str, Any] = {**ONE_PASS, **SAMPLERS}
-    given = checked_options(method, makers[base], options)
-    create(method, **given)
-    return given
-
-
 def effective_options(method: Method) -> dict[str, Any]:
     """All options of a method, defaults included."""
     holder: Any = getattr(method, "sampler", method)
@@ -216,7 +205,7 @@ def effective_options(method: Method) -> dict[str, Any]:
 
 
 def check_levels(corruption: str, levels: Sequence[float] | None) -> None:
-    """Refuse a corruption that does not exist, and levels that it does not know."""
+    """Raise an error for an unknown corruption and for levels that it does not take."""
     if corruption not in CORRUPTIONS:
         raise unknown_name("corruption", corruption, CORRUPTIONS)
     if levels is None:
@@ -283,7 +272,7 @@ SUITES: dict[str, Suite] = {
                 BENCH_NETWORKS[name]
                 for name in ("mnist_lenet", "kmnist10k_lenet", "cifar10_lenet", "cifar10_vgg3")
             ),
-            # K-MNIST's training images are rarely to be had: --only network=kmnist_lenet
+            # K-MNIST's training images are often not available: --only network=kmnist_lenet
             optional=(BENCH_NETWORKS["kmnist_lenet"],),
         ),
         Suite("fashion", (BENCH_NETWORKS["fashion_lenet"],)),
@@ -291,15 +280,10 @@ SUITES: dict[str, Suite] = {
 }
 
 
-def find(suite: str | Path | Suite) -> Suite:
-    """A suite by its name, or from a YAML file; a suite is taken as it is."""
+def find(suite: str | Suite) -> Suite:
+    """A suite by its name; a `Suite` is returned as it is."""
     if isinstance(suite, Suite):
         return suite
-    if str(suite) in SUITES:
-        return SUITES[str(suite)]
-    if Path(suite).suffix.lower() in (".yaml", ".yml"):
-        from qipf.bench.suite_files import read_suite
-
-        return read_suite(Path(suite))
-    error = unknown_name("suite", str(suite), SUITES)
-    raise QIPFInputError(f"{error} Or name a YAML file: mine.yaml.")
+    if suite not in SUITES:
+        raise unknown_name("suite", suite, SUITES)
+    return SUITES[suite]

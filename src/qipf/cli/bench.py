@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from qipf.cli.options import Json, answer
-from qipf.errors import QIPFInputError
 
 app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
 
@@ -20,22 +19,14 @@ def _bench() -> None:
 
 @app.command("run")
 def run(
-    suite: Annotated[
-        str, typer.Option(help="digits, paper, fashion, or a YAML file of your own.")
-    ] = "digits",
+    suite: Annotated[str, typer.Option(help="digits, paper or fashion.")] = "digits",
     out: Annotated[
         Path | None, typer.Option(help="The run's folder; runs/SUITE if not given.")
     ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")
     ] = "auto",
-    jobs: Annotated[
-        str, typer.Option(help="Processes that share the work; ray takes a cluster's workers.")
-    ] = "1",
-    address: Annotated[
-        str | None,
-        typer.Option(help="A Ray cluster that runs already; if not given, one on this machine."),
-    ] = None,
+    jobs: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
     seed: Annotated[int | None, typer.Option(help="Instead of the suite's own.")] = None,
     only: Annotated[
         list[str] | None,
@@ -59,24 +50,21 @@ def run(
     Example: `qipf bench run --suite paper --data ~/data --device cuda`
 
     Example: `qipf bench run --only method=qipf,entropy --only corruption=rotation`
-
-    Example: `qipf bench run --suite paper --jobs ray --address auto`
     """
     from qipf.bench import runner
     from qipf.bench.results import RESULTS, read_results
 
-    folder = out if out is not None else Path("runs") / Path(suite).stem
+    folder = out if out is not None else Path("runs") / suite
     try:
         runner.run(
             suite,
             folder,
             device=device,
-            jobs=_jobs(jobs),
+            jobs=jobs,
             seed=seed,
             only=only or (),
             data=data,
             keep_scores=keep_scores,
-            address=address,
         )
     except KeyboardInterrupt:
         typer.echo(
@@ -87,15 +75,6 @@ def run(
     count, file = len(read_results(folder)), folder / RESULTS
     text = f"{count} results in {file}\nSee them: qipf bench table {folder}"
     answer(as_json, {"output": file, "results": count}, text)
-
-
-def _jobs(text: str) -> int | Literal["ray"]:
-    if text == "ray":
-        return "ray"
-    try:
-        return int(text)
-    except ValueError:
-        raise QIPFInputError(f"--jobs must be a whole number or ray, got {text!r}.") from None
 
 
 @app.command("table")

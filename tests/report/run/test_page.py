@@ -70,7 +70,7 @@ def test_severity_curves_hold_the_recorded_values(tiny_run, page):
 
 def test_how_it_was_made(tiny_run, page):
     text = plain(page)
-    assert "qipf bench run --suite tiny.yaml --seed 0 --out runs/tiny" in text
+    assert "qipf.bench.runner.run(tiny, " in text
     assert "qipf report runs/tiny -o report.html" in text
     assert "epochs 8" in text
     assert "options of mc_dropout rate default, passes 4" in text
@@ -87,9 +87,9 @@ def test_commands_name_the_suite_and_the_seeds(tmp_path):
     (tmp_path / "results.jsonl").write_text("\n".join([*lines, old]) + "\n")
     assert commands_of(Run(tmp_path), "x") == [
         "qipf bench run --suite digits --out runs/x",
-        "qipf bench run --suite mine.yaml --seed 0 --out runs/x",
+        'qipf.bench.runner.run(mine, "runs/x", seed=0)',
         "qipf bench run --suite digits --seed 3 --out runs/x",
-        "qipf bench run --suite YOURS.yaml --seed 4 --out runs/x",
+        'qipf.bench.runner.run(YOURS, "runs/x", seed=4)',
     ]
 
 

@@ -77,8 +77,8 @@ def test_the_page_says_what_is_a_mean_and_what_is_one_seed(together, apart):
         assert "(each the mean over the seeds 0, 1)" in page
         assert "Each value is the mean of 2 seeds." in page
         assert page.count("Of the 2 seeds, each network&#x27;s lowest is shown.") == 5
-        assert "--suite brief.yaml --seed 0 --out" in page
-        assert "--suite brief.yaml --seed 1 --out" in page
+        assert "runner.run(brief, " in page
+        assert "seed=1)" in page
         assert "†" not in page
 
 

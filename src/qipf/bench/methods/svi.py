@@ -6,7 +6,7 @@ r"""Stochastic variational inference: a distribution over weights, learned with 
 which is minus the evidence bound per example. The paper takes its prior's standard deviations by
 empirical Bayes and tunes the start over 100 epochs, and says no more. Here the trained weights
 give the prior's deviation in each layer, and its mean too, and learning starts from them (see
-`qipf.bench.methods.flipout`). With the same deviations about zero the bound is dominated by the prior
+`qipf.bench.methods.flipout`). With the same deviations about zero the prior dominates the bound
 where examples are few: on the digits the accuracy fell by five points instead of none, and with
 deviations learned along with the weights everything collapsed onto the prior.
 """

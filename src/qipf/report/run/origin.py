@@ -48,9 +48,11 @@ def commands_of(run: Run, folder: str) -> list[str]:
     made = sorted({(int(r["seed"]), str(r.get("suite", "YOURS"))) for r in run.records})
     commands = []
     for seed, suite in made:
-        name = suite if suite in SUITES else f"{suite}.yaml"
-        own = f" --seed {seed}" if suite not in SUITES or seed != SUITES[suite].seed else ""
-        commands.append(f"qipf bench run --suite {name}{own} --out runs/{folder}")
+        if suite not in SUITES:  # a user's own, which only Python code can run
+            commands.append(f'qipf.bench.runner.run({suite}, "runs/{folder}", seed={seed})')
+            continue
+        own = f" --seed {seed}" if seed != SUITES[suite].seed else ""
+        commands.append(f"qipf bench run --suite {suite}{own} --out runs/{folder}")
     return commands
 
 
