@@ -36,11 +36,11 @@ def sample(n: int, seed: int, tied: bool) -> tuple[Scores, Wrong]:
     return (np.round(uncertainty * 2) / 2 if tied else uncertainty), wrong
 
 
-SAMPLES = [sample(n, seed, tied) for n in (12, 101, 2000) for seed in (0, 1) for tied in (0, 1)]
+SAMPLES = [sample(n, seed, tied) for n in (12, 500) for seed in (0, 1) for tied in (0, 1)]
 
 
 @st.composite
-def judged(draw: st.DrawFn, least: int = 2) -> tuple[Scores, Wrong]:
+def outcomes(draw: st.DrawFn, least: int = 2) -> tuple[Scores, Wrong]:
     """Uncertainties on a coarse grid, so that ties abound, with errors and successes both."""
     n = draw(st.integers(least, 30))
     uncertainty = draw(hnp.arrays(np.int64, n, elements=st.integers(-8, 8))) / 4
@@ -64,8 +64,8 @@ def test_metrics_equal_scikit_learn_s_and_scipy_s(uncertainty: Scores, wrong: Wr
     assert fpr95(uncertainty, wrong) == false_rate[np.argmax(true_rate >= 0.95)]
 
 
-@given(judged())
-@settings(deadline=None, max_examples=100)
+@given(outcomes())
+@settings(deadline=None, max_examples=40)
 def test_metrics_equal_their_definitions(data: tuple[Scores, Wrong]) -> None:
     uncertainty, wrong = data
     errors, successes = uncertainty[wrong], uncertainty[~wrong]
@@ -105,8 +105,8 @@ def test_aurc_with_ties_is_the_mean_over_all_orders(
     assert aurc(uncertainty, wrong) == pytest.approx(expected, abs=1e-12)
 
 
-@given(judged(), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
+@given(outcomes(), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=25)
 def test_the_order_of_rows_does_not_matter(data: tuple[Scores, Wrong], random: object) -> None:
     uncertainty, wrong = data
     order = list(range(len(wrong)))
@@ -115,8 +115,8 @@ def test_the_order_of_rows_does_not_matter(data: tuple[Scores, Wrong], random: o
     assert shuffled == pytest.approx(evaluate(uncertainty, wrong), abs=1e-12)
 
 
-@given(judged(), st.sampled_from([np.exp, np.arctan, lambda u: u**3, lambda u: 5 * u - 300]))
-@settings(deadline=None, max_examples=60)
+@given(outcomes(), st.sampled_from([np.exp, np.arctan, lambda u: u**3, lambda u: 5 * u - 300]))
+@settings(deadline=None, max_examples=25)
 def test_rank_metrics_survive_rising_transforms(
     data: tuple[Scores, Wrong], rising: Callable[[Scores], Scores]
 ) -> None:
@@ -125,8 +125,8 @@ def test_rank_metrics_survive_rising_transforms(
         assert metric(rising(uncertainty), wrong) == metric(uncertainty, wrong)
 
 
-@given(judged())
-@settings(deadline=None, max_examples=60)
+@given(outcomes())
+@settings(deadline=None, max_examples=25)
 def test_reversal_mirrors_auc_and_correlation(data: tuple[Scores, Wrong]) -> None:
     uncertainty, wrong = data
     assert roc_auc(-uncertainty, wrong) == pytest.approx(1 - roc_auc(uncertainty, wrong))
@@ -134,8 +134,8 @@ def test_reversal_mirrors_auc_and_correlation(data: tuple[Scores, Wrong]) -> Non
     assert mirrored == pytest.approx(-point_biserial(uncertainty, wrong), abs=1e-12)
 
 
-@given(judged(), st.floats(-1e6, 1e6), st.sampled_from([1e-12, 1.0, 3.7, 1e9]))
-@settings(deadline=None, max_examples=60)
+@given(outcomes(), st.floats(-1e6, 1e6), st.sampled_from([1e-12, 1.0, 3.7, 1e9]))
+@settings(deadline=None, max_examples=25)
 def test_correlation_knows_no_origin_and_no_scale(
     data: tuple[Scores, Wrong], origin: float, scale: float
 ) -> None:
@@ -245,29 +245,29 @@ def test_flags_may_be_zeros_and_ones() -> None:
 @pytest.mark.parametrize("metric", HIGHER_IS_BETTER)
 def test_bootstrap_equals_resampling_rows(metric: str) -> None:
     uncertainty, wrong = sample(60, 3, tied=True)
-    interval = bootstrap(uncertainty, wrong, metric, draws=2000, confidence=0.9)
+    order = np.lexsort([uncertainty, wrong])  # the order in which bootstrap counts the rows
+    uncertainty, wrong = uncertainty[order], wrong[order]
+    interval = bootstrap(uncertainty, wrong, metric, draws=50, confidence=0.9)
     compute = getattr(evaluation, metric)
-    rng = np.random.default_rng(99)
-    rows = rng.integers(60, size=(2000, 60))
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(60, size=60) for _ in range(50)]
     naive = np.quantile([compute(uncertainty[r], wrong[r]) for r in rows], [0.05, 0.95])
     assert interval.estimate == compute(uncertainty, wrong)
-    # two runs of 2,000 draws: their quantiles differ by a few hundredths of the interval
-    tolerance = 0.1 * (naive[1] - naive[0])
-    assert [interval.low, interval.high] == pytest.approx(naive, abs=tolerance)
+    assert [interval.low, interval.high] == pytest.approx(naive, rel=1e-12)
 
 
 def test_bootstrap_repeats_itself_and_widens_with_confidence() -> None:
     uncertainty, wrong = sample(200, 4, tied=False)
-    first = bootstrap(uncertainty, wrong, "roc_auc", draws=300)
-    assert bootstrap(uncertainty, wrong, "roc_auc", draws=300) == first
-    assert bootstrap(uncertainty, wrong, "roc_auc", draws=300, random_state=1) != first
-    wide = bootstrap(uncertainty, wrong, "roc_auc", draws=300, confidence=0.99)
+    first = bootstrap(uncertainty, wrong, "roc_auc", draws=50)
+    assert bootstrap(uncertainty, wrong, "roc_auc", draws=50) == first
+    assert bootstrap(uncertainty, wrong, "roc_auc", draws=50, random_state=1) != first
+    wide = bootstrap(uncertainty, wrong, "roc_auc", draws=50, confidence=0.99)
     assert wide.low < first.low < first.estimate < first.high < wide.high
 
 
 def test_bootstrap_leaves_out_draws_without_an_answer() -> None:
     # one error among three: about 30 % of the draws miss it, 4 % hold nothing else
-    interval = bootstrap([1.0, 2.0, 3.0], [False, False, True], "roc_auc", draws=200)
+    interval = bootstrap([1.0, 2.0, 3.0], [False, False, True], "roc_auc", draws=60)
     assert interval == (1.0, 1.0, 1.0)
     undefined = bootstrap([1.0, 2.0], [False, False], "roc_auc")
     assert all(math.isnan(value) for value in undefined)
@@ -284,56 +284,30 @@ MISSING = next(s for s in range(99) if len(set(np.random.default_rng(s).integers
 @pytest.mark.parametrize(
     ("uncertainty", "wrong", "message"),
     [
-        (
-            [],
-            [],
-            "uncertainty must be one number for each prediction, shape (n,) with n at least "
-            "1; got shape (0,).",
-        ),
-        (
-            [[1.0, 2.0]],
-            [[True, False]],
-            "uncertainty must be one number for each prediction, "
-            "shape (n,) with n at least 1; got shape (1, 2).",
-        ),
-        ([1.0, 2.0], [True], "wrong must have the shape of uncertainty, (2,); got (1,)."),
-        (
-            [1.0, 2.0],
-            [0, 3],
-            "wrong must hold booleans, true where the prediction is wrong; got "
-            "[0, 3]. Compare first: predictions != labels.",
-        ),
-        (
-            [1.0, math.nan, -math.inf],
-            [True, False, True],
-            "uncertainty has 2 values that are not "
-            "finite (first: row 1, nan). Drop these predictions, or rank them yourself.",
-        ),
+        ([], [], "uncertainty must be one number for each prediction"),
+        ([[1.0, 2.0]], [[True, False]], "uncertainty must be one number for each prediction"),
+        ([1.0, 2.0], [True], "wrong must have the shape of uncertainty"),
+        ([1.0, 2.0], [0, 3], "wrong must hold booleans"),
+        ([1.0, math.nan, -math.inf], [True, False, True], "2 values that are not finite"),
     ],
     ids=["empty", "two axes", "lengths", "not flags", "not finite"],
 )
-@pytest.mark.parametrize("door", [evaluate, roc_auc, pr_auc, point_biserial, aurc, fpr95])
-def test_unusable_arrays_are_refused(
-    door: Callable[..., object], uncertainty: ArrayLike, wrong: ArrayLike, message: str
+@pytest.mark.parametrize("function", [evaluate, roc_auc, pr_auc, point_biserial, aurc, fpr95])
+def test_invalid_arrays_are_errors(
+    function: Callable[..., object], uncertainty: ArrayLike, wrong: ArrayLike, message: str
 ) -> None:
-    with pytest.raises(QIPFInputError) as caught:
-        door(uncertainty, wrong)
-    assert str(caught.value) == message
+    with pytest.raises(QIPFInputError, match=message):
+        function(uncertainty, wrong)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"metric": "fpr_95"},
-            "Unknown metric 'fpr_95'. Did you mean 'fpr95'? "
-            "Known: aurc, fpr95, point_biserial, pr_auc, roc_auc.",
-        ),
-        ({"draws": 0}, "draws must be at least 1; got 0."),
-        ({"confidence": 95}, "confidence must lie between 0 and 1; got 95. Try 0.95."),
+        ({"metric": "fpr_95"}, "Did you mean 'fpr95'"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"confidence": 95}, "confidence must lie between 0 and 1"),
     ],
 )
-def test_unusable_bootstraps_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(QIPFInputError) as caught:
+def test_invalid_bootstrap_arguments_are_errors(options: dict[str, object], message: str) -> None:
+    with pytest.raises(QIPFInputError, match=message):
         bootstrap([1.0, 2.0], [False, True], **{"metric": "roc_auc", **options})  # type: ignore[arg-type]
-    assert str(caught.value) == message

@@ -1,9 +1,8 @@
-r"""How well an uncertainty tells wrong predictions from right ones.
+r"""Metrics of how well an uncertainty separates wrong predictions from right ones.
 
-Wrong predictions are the positives, and higher uncertainty means more suspicion. Every number
-here depends on the data only through three columns: the distinct uncertainties in rising order,
-and how many right and how many wrong predictions share each. Ties therefore have one answer,
-whatever order the rows come in.
+Wrong predictions are the positives; a higher uncertainty means that an error is more likely. All
+metrics are computed from a `Ranking`: the distinct uncertainties with the number of right and
+wrong predictions at each. The result does not depend on the order of tied rows.
 
 ==================  ======  =========================  ==========  ==========
 metric              better  no errors, or only errors  all equal   by chance
@@ -20,15 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.stats import pointbiserialr
+from sklearn.metrics import auc, average_precision_score, roc_curve
 
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.metrics.ranking import Ranking, ranked
+from qipf.validation.scores import checked_share
 
-#: Which way each metric of `evaluate` is better, by name and in its order.
+#: Whether a higher value is better, for each metric of `evaluate` in its order.
 HIGHER_IS_BETTER: dict[str, bool] = {
     "roc_auc": True,
     "pr_auc": True,
@@ -50,7 +52,7 @@ def roc_auc(
     uncertainty: ArrayLike,  # (n,)
     wrong: ArrayLike,  # (n,)
 ) -> float:
-    """Chance that a wrong prediction is more uncertain than a right one, ties counting half.
+    """Probability that a wrong prediction is more uncertain than a right one; ties count half.
 
     >>> roc_auc([0.1, 0.2, 0.2, 0.9], [False, False, True, True])
     0.875
@@ -65,7 +67,7 @@ def pr_auc(
     r"""Average precision: :math:`\sum_t (R_t - R_{t-1}) P_t` over falling thresholds t.
 
     :math:`P_t, R_t`: share of errors among the predictions at least as uncertain as t, and share
-    of all errors found there. Without errors it is 0, where it tends as errors become rare.
+    of all errors found there. Without errors it is 0, its limit as errors become rare.
 
     >>> round(pr_auc([0.1, 0.2, 0.3, 0.9], [False, True, False, True]), 4)
     0.8333
@@ -91,8 +93,8 @@ def aurc(
 ) -> float:
     r"""Area under the risk-coverage curve: :math:`\frac1n \sum_{k=1}^n r_k`.
 
-    :math:`r_k`: error rate among the k least uncertain predictions; where ties leave open which
-    these are, its expected value when ties are broken at random.
+    :math:`r_k`: error rate among the k least uncertain predictions; its expected value under
+    random tie-breaking where ties leave open which these are.
 
     >>> round(aurc([0.1, 0.5, 0.5, 0.9], [False, False, True, True]), 4)
     0.2708
@@ -125,7 +127,7 @@ def evaluate(
     (0.75, 1.0, 0.0)
     """
     ranking = ranked(uncertainty, wrong)
-    accuracy = int(ranking.right.sum()) / int(ranking.right.sum() + ranking.wrong.sum())
+    accuracy = int(ranking.right.sum()) / int(ranking.accepted[-1])
     return {"accuracy": accuracy} | {name: of(ranking) for name, of in _FORMULAS.items()}
 
 
@@ -139,18 +141,17 @@ def bootstrap(
 ) -> Interval:
     """A metric with its percentile-bootstrap confidence interval over resampled predictions.
 
-    Draws in which the metric is not defined (no errors, or only errors) are left out; if it is
-    not defined on the data themselves, neither is the interval: all NaN.
+    Draws in which the metric is undefined (no errors, or only errors) are left out. If it is
+    undefined on the data, estimate and interval are NaN.
 
-    >>> bootstrap([0.1, 0.2, 0.3, 0.4], [False, False, True, True], "roc_auc")
+    >>> bootstrap([0.1, 0.2, 0.3, 0.4], [False, False, True, True], "roc_auc", draws=20)
     Interval(estimate=1.0, low=1.0, high=1.0)
     """
     if metric not in _FORMULAS:
         raise unknown_name("metric", metric, _FORMULAS)
     if draws < 1:
         raise QIPFInputError(f"draws must be at least 1; got {draws}.")
-    if not 0 < confidence < 1:
-        raise QIPFInputError(f"confidence must lie between 0 and 1; got {confidence}. Try 0.95.")
+    confidence = checked_share(confidence, "confidence", 0.95)
     ranking = ranked(uncertainty, wrong)
     formula = _FORMULAS[metric]
     estimate = formula(ranking)
@@ -167,7 +168,7 @@ def bootstrap(
 
 
 def _resampled(ranking: Ranking, draws: int, rng: np.random.Generator) -> Iterator[Ranking]:
-    """As many predictions, drawn with replacement; counting them needs no second sorting."""
+    """Rankings of as many predictions, drawn with replacement, without sorting again."""
     counts = np.concatenate([ranking.right, ranking.wrong])
     cell_of = np.repeat(np.arange(len(counts)), counts)  # (n,)
     for _ in range(draws):
@@ -177,20 +178,30 @@ def _resampled(ranking: Ranking, draws: int, rng: np.random.Generator) -> Iterat
         yield Ranking(ranking.values[present], right[present], wrong[present])
 
 
+def _weighted_rows(ranking: Ranking) -> dict[str, Any]:
+    """One right and one wrong row for each group, with their counts as weights.
+
+    Ranks replace the uncertainties, so that differences between extreme values do not overflow.
+    """
+    groups = len(ranking.values)
+    return {
+        "y_true": np.repeat([False, True], groups),
+        "y_score": np.tile(np.arange(groups), 2),
+        "sample_weight": np.concatenate([ranking.right, ranking.wrong]),
+    }
+
+
 def _roc_auc(ranking: Ranking) -> float:
     if ranking.one_sided:
         return math.nan
-    # twice the pairs in the right order, in whole numbers: no rounding before the division
-    below_or_half = 2 * ranking.right.cumsum() - ranking.right
-    pairs = int(ranking.right.sum()) * int(ranking.wrong.sum())
-    return int(ranking.wrong @ below_or_half) / (2 * pairs)
+    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking))
+    return float(auc(false_rate, true_rate))
 
 
 def _pr_auc(ranking: Ranking) -> float:
-    wrong, right = ranking.wrong[::-1], ranking.right[::-1]  # most uncertain first
-    found = wrong.cumsum()
-    precision = found / (found + right.cumsum())
-    return float(wrong @ precision / max(1, found[-1]))
+    if ranking.one_sided:
+        return float(ranking.wrong.any())
+    return float(average_precision_score(**_weighted_rows(ranking)))
 
 
 def _point_biserial(ranking: Ranking) -> float:
@@ -198,16 +209,13 @@ def _point_biserial(ranking: Ranking) -> float:
         return math.nan
     if len(ranking.values) == 1:
         return 0.0
-    size = ranking.right + ranking.wrong
-    total, errors = int(size.sum()), int(ranking.wrong.sum())
-    # the correlation knows no scale and no origin: a power of two and the least value go without
-    # rounding, so that neither huge values overflow nor nearly equal ones drown in their mean
+    # the correlation does not depend on scale and origin: after these steps huge values cannot
+    # overflow, and the differences of nearly equal ones are not rounded away
     values = np.ldexp(ranking.values, -math.frexp(np.abs(ranking.values).max())[1])
     values = (values - values[0]) / (values[-1] - values[0])
-    values = values - size @ values / total
-    covariance = ranking.wrong @ values
-    deviation = math.sqrt(size @ values**2 * errors * (total - errors) / total)
-    return float(np.clip(covariance / deviation, -1, 1))
+    rows = np.concatenate([np.repeat(values, ranking.right), np.repeat(values, ranking.wrong)])
+    flags = np.arange(len(rows)) >= ranking.right.sum()
+    return float(pointbiserialr(flags, rows).statistic)
 
 
 def _aurc(ranking: Ranking) -> float:
@@ -217,10 +225,8 @@ def _aurc(ranking: Ranking) -> float:
 def _fpr95(ranking: Ranking) -> float:
     if ranking.one_sided:
         return math.nan
-    found = ranking.wrong[::-1].cumsum()
-    flagged = ranking.right[::-1].cumsum()
-    enough = int(np.argmax(100 * found >= 95 * found[-1]))  # whole numbers: 95 % is 95 %
-    return int(flagged[enough]) / int(flagged[-1])
+    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking), drop_intermediate=False)
+    return float(false_rate[np.argmax(true_rate >= 0.95)])
 
 
 _FORMULAS: dict[str, Callable[[Ranking], float]] = {
