@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qipf.field.bandwidth import silverman
 from qipf.layered.class_field import ClassField
-from qipf.layered.holdout import LABELS
+from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.mixture_weights import WIDTHS
 from qipf.layered.perturbations import KEPT
@@ -101,7 +101,7 @@ class Fields:
 
     def _rows(self, site: LayerSite, count: int) -> tuple[Tensor, Tensor]:
         """The first of the centres' rows, and their classes."""
-        values = self._study.centers.values
+        values = self._study.centers
         device = self._study.tuning.labels.device
         return values[site][:count].to(device), values[LABELS][:count].to(device)
 
@@ -137,7 +137,7 @@ class Fields:
         """The field at Silverman's width."""
         trial = self._trial(site, plan.dims, plan.centers, gain_free, shrinkage)
         rows, labels = self._rows(site, plan.centers)
-        examples = torch.from_numpy(self._study.centers.places[: plan.centers])
+        examples = self._study.centers[PLACES][: plan.centers]
         field = ClassField(trial.metric, trial.metric(rows), labels, CLASSES, trial.width, examples)
         return field if plan.condensed is None else condensed_field(field, plan.condensed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,7 +11,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import evaluating, unit_range
 from qipf.bench.scoring import Contender
 from qipf.bench.suites import CLEAN
-from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
 from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows, chosen_sites
@@ -39,7 +38,7 @@ class Study:
     """All rows of one network."""
 
     sites: tuple[LayerSite, ...]
-    centers: Kept
+    centers: Examples
     tuning: Tuning  # sets "clean", "family/share" and "family/tstrength" (`set_name`)
     test: dict[str, Seen]  # "corruption/level"
     test_labels: Tensor
@@ -89,9 +88,8 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: i
             )
             for c, level in tasks
         }
-    every = Kept(len(kept))
-    every.add(np.arange(len(kept)), kept.numpy(), {**rows, LABELS: data.train_labels[kept]})
-    every.settle()
+    every = {**rows, PLACES: kept, LABELS: data.train_labels[kept]}
+    every = {name: value.cpu() for name, value in every.items()}
     return Study(sites, every, Tuning(sets, labels), spoilt, data.test_labels[:test].to(device))
 
 

@@ -9,15 +9,16 @@ from qipf.field.reservoir import Reservoir, TrainingRows
 from tests.conftest import make_logits
 
 
-def drawn(stream, cuts, capacity, seed=0):
-    reservoir = Reservoir(capacity, np.random.RandomState(seed))
+def sampled(stream, cuts, capacity, seed=0):
+    """The reservoir of a stream cut into batches, and the rows that it returned."""
+    reservoir, random, others = Reservoir(capacity), np.random.RandomState(seed), []
     for part in torch.tensor_split(stream, sorted(cuts)):
-        reservoir.add(part)
-    return reservoir
+        others.append(reservoir.add(random.random_sample(len(part)), {"x": part, "y": -part})["x"])
+    return reservoir, torch.cat(others)
 
 
 def nearness_of(rows):
-    """Infinite at both ends, and numbers that float32 keeps; told by the first of the row."""
+    """Infinite at both ends, and numbers that float32 keeps; made from the row's first number."""
     first = rows[:, 0].numpy().astype(np.float64)
     return np.select([first % 7 < 2, first % 7 > 6], [np.inf, -np.inf], -np.abs(first))
 
@@ -28,29 +29,36 @@ def nearness_of(rows):
     capacity=st.integers(1, 250),
     count=st.integers(0, 200),
 )
-def test_the_sample_does_not_depend_on_the_cuts(cuts, capacity, count):
-    stream = torch.arange(count)[:, None]
-    cut, whole = drawn(stream, cuts, capacity), drawn(stream, [], capacity)
-    assert cut.seen == whole.seen == count
-    assert torch.equal(cut.rows, whole.rows)
-    assert cut.rows.shape[0] == min(capacity, count)
-    assert len(set(cut.rows.flatten().tolist())) == min(capacity, count)
+def test_batches_change_neither_the_sample_nor_the_order_of_the_other_rows(cuts, capacity, count):
+    stream = torch.arange(count)
+    (cut, others), (whole, expected) = (sampled(stream, c, capacity) for c in (cuts, []))
+    numbers = np.random.RandomState(0).random_sample(count)
+    smallest = np.argsort(numbers)[:capacity]
+    np.testing.assert_array_equal(cut.values["x"], smallest)
+    np.testing.assert_array_equal(cut.values["y"], -smallest)
+    np.testing.assert_array_equal(cut.numbers, numbers[smallest])
+    assert torch.equal(others, expected)
+    assert sorted([*others.tolist(), *smallest.tolist()]) == stream.tolist()
+    assert len(whole) == len(cut) == min(capacity, count)
 
 
-@settings(deadline=None)
-@given(cuts=st.lists(st.integers(0, 200), max_size=12), capacity=st.integers(1, 250))
-def test_every_row_stays_or_leaves_and_the_order_of_leaving_does_not_depend_on_the_cuts(
-    cuts, capacity
-):
-    stream = torch.arange(200)[:, None]
-    left = []
-    for places in (sorted(cuts), []):
-        reservoir = Reservoir(capacity, np.random.RandomState(0))
-        parts = torch.tensor_split(stream, places)
-        left.append(torch.cat([reservoir.add(part) for part in parts]).flatten().tolist())
-        stayed = reservoir.rows.flatten().tolist()
-        assert sorted(left[-1] + stayed) == list(range(200))
-    assert left[0] == left[1]
+def test_candidates_are_the_rows_that_would_stay():
+    random, reservoir = np.random.RandomState(0), Reservoir(10)
+    for start in range(0, 300, 7):
+        numbers = random.random_sample(7)
+        index = reservoir.candidates(numbers)
+        everything = np.sort([*reservoir.numbers, *numbers])[:10]
+        reservoir.add(numbers[index], {"x": start + torch.from_numpy(index)})
+        np.testing.assert_array_equal(reservoir.numbers, everything)
+
+
+def test_numbers_of_another_precision_are_promoted():
+    reservoir = Reservoir(3)
+    reservoir.add(np.array([0.3, 0.1]), {"x": torch.tensor([1.0, 2.0])})
+    precise = torch.tensor([1 / 3, 4.0], dtype=torch.float64)
+    others = reservoir.add(np.array([0.2, 0.0]), {"x": precise})
+    assert reservoir.values["x"].tolist() == [4.0, 2.0, 1 / 3]
+    assert others["x"].tolist() == [1.0]
 
 
 @pytest.mark.parametrize("reduction", ["random", "coreset"])
@@ -116,23 +124,22 @@ def test_a_known_bandwidth_is_fitted_to():
 
 
 def test_every_row_has_the_same_chance():
-    stream = torch.arange(50)[:, None]
-    hits = np.zeros(50)
+    stream, hits = torch.arange(50), np.zeros(50)
     for seed in range(2000):
-        hits[drawn(stream, [7, 31], 10, seed).rows.flatten().numpy()] += 1
+        hits[sampled(stream, [7, 31], 10, seed)[0].values["x"].numpy()] += 1
     expected, deviation = 400, np.sqrt(2000 * 0.2 * 0.8)
     assert np.abs(hits - expected).max() < 4.5 * deviation
 
 
 def test_rows_are_copied_out_of_the_batch():
     batch = torch.zeros(4, 2)
-    reservoir = Reservoir(10, np.random.RandomState(0))
-    reservoir.add(batch)
+    reservoir = Reservoir(10)
+    reservoir.add(np.arange(4) / 4, {"x": batch})
     batch += 1
-    assert float(reservoir.rows.sum()) == 0.0
+    assert float(reservoir.values["x"].sum()) == 0.0
 
 
-# ---------------------------------------------------------------------- rows that pass elsewhere
+# ---------------------------------------------------------------------- parts sampled elsewhere
 
 
 @settings(deadline=None)
@@ -142,38 +149,31 @@ def test_rows_are_copied_out_of_the_batch():
     elsewhere=st.lists(st.booleans(), min_size=13, max_size=13),
 )
 def test_samples_merge_into_the_sample_of_all_rows(cuts, capacity, elsewhere):
-    stream = torch.arange(200)[:, None]
-    whole, merged = drawn(stream, [], capacity), Reservoir(capacity, np.random.RandomState(0))
-    left = []
+    stream, random = torch.arange(200), np.random.RandomState(0)
+    (whole, _), merged = sampled(stream, [], capacity), Reservoir(capacity)
+    others = []
     for part, away in zip(torch.tensor_split(stream, sorted(cuts)), elsewhere, strict=False):
-        if not away:
-            left.append(merged.add(part))
-            continue
-        random = np.random.RandomState()
-        random.set_state(merged.skip(len(part)))
-        other = Reservoir(capacity, random)
-        left.append(other.add(part))
-        left.append(merged.merge(other.numbers, other.rows, other.seen))
-    assert merged.seen == 200
-    assert torch.equal(merged.rows, whole.rows)
+        other = Reservoir(capacity) if away else merged
+        others.append(other.add(random.random_sample(len(part)), {"x": part})["x"])
+        if away:
+            others.append(merged.merge(other.numbers, other.values)["x"])
+    assert torch.equal(merged.values["x"], whole.values["x"])
     np.testing.assert_array_equal(merged.numbers, whole.numbers)
     assert (np.diff(merged.numbers) > 0).all()
-    gone = torch.cat([rows.reshape(-1) for rows in left]).tolist()
-    assert sorted(gone + merged.rows.flatten().tolist()) == list(range(200))
+    rest = torch.cat(others).tolist()
+    assert sorted(rest + merged.values["x"].tolist()) == list(range(200))
 
 
 @pytest.mark.parametrize("reduction", ["random", "coreset"])
-def test_training_rows_that_passed_elsewhere_count_as_if_they_had_passed_here(
-    reduction, monkeypatch
-):
+def test_training_rows_sampled_elsewhere_are_those_sampled_here(reduction, monkeypatch):
     monkeypatch.setattr("qipf.field.reservoir.HELD_OUT", 100)  # so that rows leave the sample
     rows, cpu = make_logits(900), torch.device("cpu")
     nearness = nearness_of(rows)
     here, merged = (TrainingRows(40, reduction, np.random.RandomState(0)) for _ in range(2))
     here.add(rows, nearness)
     for start, end in ((0, 300), (300, 301), (301, 900)):
-        lot = merged.lot(end - start)
-        merged.merge(lot.drawn(rows[start:end], nearness[start:end]), labelled=True)
+        sampler = merged.remote_sampler(end - start)
+        merged.merge(sampler.sample(rows[start:end], nearness[start:end]), labelled=True)
     assert (merged.count, merged.varied, merged.labelled) == (900, True, True)
     assert torch.equal(merged.sample, here.sample)
     np.testing.assert_array_equal(merged.sample_nearness(), here.sample_nearness())
@@ -187,9 +187,9 @@ def test_training_rows_that_passed_elsewhere_count_as_if_they_had_passed_here(
     torch.testing.assert_close(mean, rows.double().mean(0), rtol=1e-4, atol=1e-4)
 
 
-def test_rows_that_never_differ_are_known_though_they_came_in_parts():
+def test_whether_rows_differ_is_known_across_parts():
     for rows, varied in ((torch.zeros(6, 2), False), (torch.arange(6.0)[:, None] // 3, True)):
         seen = TrainingRows(4, "random", np.random.RandomState(0))
         for part in rows.split(3):
-            seen.merge(seen.lot(3).drawn(part, None), labelled=False)
+            seen.merge(seen.remote_sampler(3).sample(part, None), labelled=False)
         assert (seen.varied, seen.sample_nearness()) == (varied, None)

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from qipf import QIPFWarning
 from qipf.field.bandwidth import silverman
 from qipf.layered import selection as choosing
 from qipf.layered.class_field import ClassField
-from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
 from qipf.layered.tuning import Tuning
@@ -32,7 +31,7 @@ SETS = {
     "clean": CLEAN,
     "noise": CLEAN + torch.randn(60, 5, generator=torch.Generator().manual_seed(2)),
 }
-TAP = LayerSite("a")
+SITE = LayerSite("a")
 
 
 def field_of(metric, width, rows=ROWS, labels=LABELS_OF):
@@ -88,7 +87,7 @@ def test_many_centres_are_tried_by_the_first_of_them(monkeypatch):
     assert not torch.equal(
         chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)[0].directions, first[0].directions
     )
-    assert len(fields_of(ROWS)[TAP].embeddings) == 80
+    assert len(fields_of(ROWS)[SITE].embeddings) == 80
 
 
 def test_without_tuning_rows_it_is_the_middle_of_everything():
@@ -116,21 +115,17 @@ def test_one_number_that_never_is_negative():
 # ---------------------------------------------------------------------- the fields of the layers
 
 
-def kept(rows, labels):
-    found = Kept(100)
-    places = 3 * np.arange(len(labels)) + 1
-    found.add(np.arange(len(labels)) / 100, places, {**rows, LABELS: labels})
-    found.settle()
-    return found
+def examples(rows, labels):
+    return {**rows, PLACES: 3 * torch.arange(len(labels)) + 1, LABELS: labels}
 
 
 def fields_of(rows, condensed=None):
-    tuning = Tuning({"clean": (CLEAN, {TAP: CLEAN})}, TRUTH)
-    return chosen_fields(kept({TAP: rows}, LABELS_OF), tuning, [TAP], 3, 4, condensed)
+    tuning = Tuning({"clean": (CLEAN, {SITE: CLEAN})}, TRUTH)
+    return chosen_fields(examples({SITE: rows}, LABELS_OF), tuning, [SITE], 3, 4, condensed)
 
 
 def test_a_field_has_every_row_at_the_chosen_metric_and_width():
-    field = fields_of(ROWS)[TAP]
+    field = fields_of(ROWS)[SITE]
     metric, width = chosen_metric(ROWS, LABELS_OF, {"clean": CLEAN}, TRUTH, 3, 4)
     assert field.bandwidth == width
     assert torch.equal(field.embeddings, metric(ROWS))
@@ -141,7 +136,7 @@ def test_a_field_has_every_row_at_the_chosen_metric_and_width():
 
 @pytest.mark.parametrize("condensed", [12, 80, 1000])
 def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
-    whole, field = fields_of(ROWS)[TAP], fields_of(ROWS, condensed)[TAP]
+    whole, field = fields_of(ROWS)[SITE], fields_of(ROWS, condensed)[SITE]
     assert len(field.embeddings) == 11 if condensed == 12 else 80
     assert field.bandwidth == whole.bandwidth
     assert float(field.counts.sum()) == 80
@@ -150,8 +145,8 @@ def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
 
 
 def test_a_layer_that_says_nothing_and_a_class_that_is_missing_are_told():
-    sites = TAP, LayerSite("b")
-    centers = kept({sites[0]: ROWS, sites[1]: torch.ones(80, 2)}, LABELS_OF)
+    sites = SITE, LayerSite("b")
+    centers = examples({sites[0]: ROWS, sites[1]: torch.ones(80, 2)}, LABELS_OF)
     tuning = Tuning({"clean": (CLEAN, {sites[0]: CLEAN, sites[1]: torch.ones(60, 2)})}, TRUTH)
     said = [
         "b (output) gives every training input the same numbers and is left out.",

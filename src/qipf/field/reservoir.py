@@ -1,8 +1,9 @@
-"""What is kept of a stream of rows: a uniform sample, and a field's training rows."""
+"""Samples of a stream of rows: a uniform sample, and the training rows that a field keeps."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,210 +17,235 @@ from qipf.field.engines.base import blocks
 #: Rows kept out of the field, at most, to choose the bandwidth on.
 HELD_OUT = 10_000
 
+#: Tensors of equal length, by name: the values of so many rows.
+Values = Mapping[Any, Tensor]
+
+#: Name of the training rows in a reservoir.
+ROWS = "rows"
+
 
 class Reservoir:
-    """Keeps `capacity` rows of a stream, each with the same chance.
+    """Uniform sample of a stream: the `capacity` rows with the smallest random numbers.
 
-    Every row draws a number as it passes; the rows with the smallest numbers stay. What stays
-    therefore does not depend on how the stream was cut into batches, nor does the order in which
-    the others leave.
+    Every row comes with a random number and named values. Neither the sample nor the order in
+    which `add` returns the other rows depends on how the stream is cut into batches.
 
-    >>> reservoir = Reservoir(capacity=2, random=np.random.RandomState(0))
+    >>> reservoir, random = Reservoir(capacity=2), np.random.RandomState(0)
     >>> for start in range(0, 100, 10):
-    ...     left = reservoir.add(torch.arange(start, start + 10)[:, None])
-    >>> reservoir.seen, tuple(reservoir.rows.shape), left.shape[0]
-    (100, (2, 1), 10)
+    ...     evicted = reservoir.add(random.rand(10), {"x": torch.arange(start, start + 10)})
+    >>> len(reservoir), len(evicted["x"])
+    (2, 10)
     """
 
-    def __init__(self, capacity: int, random: np.random.RandomState) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.seen = 0
-        self._random = random
-        self._rows: Tensor | None = None
-        self._largest: list[tuple[float, int]] = []  # heap of (-number, place among the rows)
+        self._numbers = np.empty(0)  # (s,) by place
+        self._stored: dict[Any, Tensor] = {}  # by place; longer than the sample while it grows
+        self._largest: list[tuple[float, int]] = []  # heap of (-number, place)
 
-    def add(self, rows: Tensor) -> Tensor:  # (n, d) -> (n - rows still admitted to free places, d)
-        """Let the next rows pass; those that leave, one for each that finds no free place."""
-        rows = rows.detach().cpu()
-        numbers = self._random.random_sample(rows.shape[0])
-        kept = len(self._largest)
-        free = min(self.capacity - kept, rows.shape[0])
-        for row in range(free):
-            heapq.heappush(self._largest, (-numbers[row], kept + row))
-        pool = rows if self._rows is None else torch.cat([self._rows, rows])
-        staying = np.arange(kept + free)
-        leaving = np.arange(kept + free, kept + rows.shape[0])
-        numbers = numbers[free:]
-        for part in blocks(numbers.shape[0], 2**13):
-            for row in part.start + np.flatnonzero(numbers[part] < -self._largest[0][0]):
-                largest, place = self._largest[0]
-                if numbers[row] < -largest:
-                    heapq.heapreplace(self._largest, (-numbers[row], place))
-                    staying[place], leaving[row] = leaving[row], staying[place]
-        self.seen += rows.shape[0]
-        self._rows = pool[torch.from_numpy(staying)]
-        return pool[torch.from_numpy(leaving)]
-
-    def skip(self, count: int) -> Any:
-        """Leave the next `count` draws to a sample elsewhere, which begins at the state returned.
-
-        What `RandomState.get_state` gives; what that sample keeps comes back with `merge`.
-        """
-        state = self._random.get_state()
-        for part in blocks(count, 2**20):
-            self._random.random_sample(part.stop - part.start)
-        return state
-
-    def merge(self, numbers: np.ndarray, rows: Tensor, count: int) -> Tensor:  # (s,), (s, d)
-        """Let the next `count` rows pass, of which a sample elsewhere kept `rows`.
-
-        `numbers` are what those drew: the sample becomes that of all rows in one place. Returns
-        the rows that leave, of both samples.
-
-        >>> here, there = (Reservoir(3, np.random.RandomState(seed)) for seed in (0, 1))
-        >>> _ = here.add(torch.arange(5)[:, None]), there.add(torch.arange(5, 9)[:, None])
-        >>> left = here.merge(there.numbers, there.rows, there.seen)
-        >>> here.seen, tuple(here.rows.shape), tuple(left.shape)
-        (9, (3, 1), (3, 1))
-        """
-        pool = rows if self._rows is None else torch.cat([self.rows, rows])
-        drawn = np.concatenate([self.numbers, numbers])
-        order = np.argsort(drawn, kind="stable")
-        staying, leaving = order[: self.capacity], np.sort(order[self.capacity :])
-        self._rows = pool[torch.from_numpy(staying)]
-        self._largest = [(-float(drawn[at]), place) for place, at in enumerate(staying)]
-        heapq.heapify(self._largest)
-        self.seen += count
-        return pool[torch.from_numpy(leaving)]
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     @property
     def numbers(self) -> np.ndarray:  # (min(seen, capacity),)
-        """What the rows of the sample drew, in their order: ascending."""
-        return np.array([-number for number, _ in sorted(self._largest, reverse=True)])
+        """Random numbers of the sample, ascending."""
+        return np.sort(self._numbers)
 
     @property
-    def rows(self) -> Tensor:  # (min(seen, capacity), d)
-        """The sample, in the order of its draws: any leading part is a uniform sample too."""
-        if self._rows is None:
-            return torch.empty(0, 0)
-        places = [place for _, place in sorted(self._largest, reverse=True)]
-        return self._rows[torch.tensor(places, dtype=torch.long)]
+    def values(self) -> dict[Any, Tensor]:  # each (min(seen, capacity), ...)
+        """Values of the sample, by ascending number: any leading part is a uniform sample too."""
+        order = torch.from_numpy(np.argsort(self._numbers, kind="stable"))
+        return {name: stored[order] for name, stored in self._stored.items()}
+
+    def candidates(self, numbers: np.ndarray) -> np.ndarray:  # (n,)
+        """Indices of those of the next rows that would stay if the stream ended with them."""
+        pool = np.concatenate([self._numbers, numbers])
+        if len(pool) <= self.capacity:
+            return np.arange(len(numbers))
+        limit = np.partition(pool, self.capacity - 1)[self.capacity - 1]
+        return np.flatnonzero(numbers <= limit)
+
+    def add(self, numbers: np.ndarray, values: Values) -> dict[Any, Tensor]:  # (n,), (n, ...)
+        """Add rows; return the rows that were evicted or rejected."""
+        kept = len(self)
+        full = min(self.capacity, kept + len(numbers))
+        pool = np.concatenate([self._numbers, numbers])
+        for place in range(kept, full):
+            heapq.heappush(self._largest, (-pool[place], place))
+        staying, leaving = np.arange(full), np.arange(full, len(pool))
+        waiting = pool[full:]
+        for part in blocks(len(waiting), 2**13):
+            for row in part.start + np.flatnonzero(waiting[part] < -self._largest[0][0]):
+                largest, place = self._largest[0]
+                if waiting[row] < -largest:
+                    heapq.heapreplace(self._largest, (-waiting[row], place))
+                    staying[place], leaving[row] = leaving[row], staying[place]
+        self._numbers = pool[staying]
+        entering, evicted = np.flatnonzero(staying >= kept), np.flatnonzero(leaving < kept)
+        index = (entering, staying[entering] - kept, evicted, leaving[evicted])
+        entering_to, entering_from, evicted_to, evicted_from = map(torch.from_numpy, index)
+        rejected = torch.from_numpy(np.maximum(leaving - kept, 0))
+        others = {}
+        for name, value in values.items():
+            stored = self._room(name, value, kept, full)
+            value = value.detach().to(stored)
+            others[name] = value[rejected]
+            others[name][evicted_to] = stored[evicted_from]
+            stored[entering_to] = value[entering_from]
+        return others
+
+    def _room(self, name: Any, value: Tensor, kept: int, size: int) -> Tensor:
+        """The tensor that stores a value, with room for `size` rows."""
+        stored = self._stored.get(name, value[:0].detach().cpu())
+        dtype = torch.promote_types(stored.dtype, value.dtype)
+        if len(stored) < size or stored.dtype != dtype:
+            # twice as long each time: copying stays linear in the number of rows
+            length = min(self.capacity, max(size, 2 * kept))
+            larger = stored.new_empty((length, *value.shape[1:]), dtype=dtype)
+            larger[:kept] = stored[:kept]
+            self._stored[name] = larger
+        return self._stored.setdefault(name, stored)
+
+    def merge(self, numbers: np.ndarray, values: Values) -> dict[Any, Tensor]:  # (s,), (s, ...)
+        """Add the sample that another reservoir kept of the next rows; return the evicted rows.
+
+        The sample becomes that of all rows in one reservoir.
+
+        >>> here, there, random = Reservoir(3), Reservoir(3), np.random.RandomState(0)
+        >>> _ = here.add(random.rand(5), {"x": torch.arange(5)})
+        >>> _ = there.add(random.rand(4), {"x": torch.arange(5, 9)})
+        >>> evicted = here.merge(there.numbers, there.values)
+        >>> here.values["x"].shape, evicted["x"].shape
+        (torch.Size([3]), torch.Size([3]))
+        """
+        own, pool = self.values, np.concatenate([self.numbers, numbers])
+        both = {name: torch.cat([own[name], v]) if own else v for name, v in values.items()}
+        order = np.argsort(pool, kind="stable")
+        staying, leaving = order[: self.capacity], np.sort(order[self.capacity :])
+        self._numbers = pool[staying]
+        self._stored = {name: value[torch.from_numpy(staying)] for name, value in both.items()}
+        self._largest = [(-number, place) for place, number in enumerate(self._numbers)]
+        heapq.heapify(self._largest)
+        return {name: value[torch.from_numpy(leaving)] for name, value in both.items()}
 
 
 @dataclass(frozen=True)
-class Part:
-    """What is kept of rows that pass elsewhere, for `TrainingRows.merge`."""
+class PartialSample:
+    """What is kept of rows that were sampled in another process, for `TrainingRows.merge`."""
 
     count: int
     first: Tensor  # (1, d)
     varied: bool
-    numbers: np.ndarray  # (s,) ascending: what the rows of the sample drew
-    sample: Tensor  # (s, d + 1), nearness to an error as the last column
-    others: Coreset | None  # the rows that left the sample
+    numbers: np.ndarray  # (s,) random numbers of the sample, ascending
+    sample: dict[Any, Tensor]  # rows (s, d + 1), nearness to an error as the last column
+    others: Coreset | None  # of the rows outside the sample
 
 
 @dataclass(frozen=True)
-class Lot:
-    """All that rows must know to pass elsewhere as they would have here."""
+class RemoteSampler:
+    """Samples rows in another process as `TrainingRows.add` would have here."""
 
     capacity: int  # of the sample
-    state: Any  # of the random sequence at the first of them
+    state: Any  # of the random sequence at the first of the rows
     centers: int | None  # that rows outside the sample are condensed to; None drops them
     seed: int
 
-    def drawn(self, rows: Tensor, nearness: np.ndarray | None) -> Part:  # (n, d), (n,)
-        """Let the rows pass."""
+    def sample(self, rows: Tensor, nearness: np.ndarray | None) -> PartialSample:  # (n, d), (n,)
+        """Sample the rows."""
         random = np.random.RandomState()
         random.set_state(self.state)
-        sample = Reservoir(self.capacity, random)
-        leaving = sample.add(_with_nearness(rows, nearness))
+        reservoir = Reservoir(self.capacity)
+        evicted = reservoir.add(random.random_sample(len(rows)), _with_nearness(rows, nearness))
         others = None
-        if self.centers is not None and leaving.shape[0]:
+        if self.centers is not None and len(evicted[ROWS]):
             stream = CoresetStream(self.centers, random_state=self.seed)
-            stream.add(leaving[:, :-1])
+            stream.add(evicted[ROWS][:, :-1])
             others = stream.result()
         first, varied = rows[:1].clone(), bool((rows != rows[:1]).any())
-        return Part(rows.shape[0], first, varied, sample.numbers, sample.rows, others)
+        return PartialSample(len(rows), first, varied, reservoir.numbers, reservoir.values, others)
 
 
 class TrainingRows:
-    """What a field keeps of the training rows that pass: nothing of it depends on their batches.
+    """The training rows that a field keeps; nothing depends on how they are cut into batches.
 
-    A uniform sample (all rows while they are few) serves to choose the bandwidth and to know what
-    is usual. With ``"random"`` reduction the sample also gives the centres; with ``"coreset"``
-    every row that leaves the sample enters a coreset.
+    A uniform sample (all rows while they are few) serves to choose the bandwidth and to know the
+    usual uncertainties. With ``"random"`` reduction the sample also gives the centres; with
+    ``"coreset"`` every row that leaves the sample enters a coreset.
 
-    Rows may also pass elsewhere: `lot` tells what must be known there, and `merge` takes in what
-    is kept of them, in the same order.
+    Other processes can sample parts of the stream: `remote_sampler` gives what they need, and
+    `merge` adds their results, in the same order.
 
     >>> rows = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
     >>> here, both = (TrainingRows(9, "random", np.random.RandomState(0)) for _ in range(2))
     >>> here.add(rows, None)
     >>> for part in rows.split(25):
-    ...     both.merge(both.lot(len(part)).drawn(part, None), labelled=False)
+    ...     both.merge(both.remote_sampler(len(part)).sample(part, None), labelled=False)
     >>> bool((both.sample == here.sample).all())
     True
     """
 
     def __init__(self, max_centers: int, reduction: str, random: np.random.RandomState) -> None:
         self.max_centers = max_centers
-        self.varied = False
+        self.count = 0  # rows so far
+        self.varied = False  # whether they differ
         self.labelled = False
         self._first: Tensor | None = None
         self._others: CoresetStream | None = None
-        # drawn in any case: the sample is the same for all
+        # drawn in any case: the sample is the same for every reduction
         self._seed = int(random.randint(2**31 - 1))
+        self._random = random
         if reduction == "coreset":
             self._others = CoresetStream(max_centers, random_state=self._seed)
         capacity = HELD_OUT if reduction == "coreset" else max_centers + HELD_OUT
-        self._sample = Reservoir(capacity, random)
-
-    @property
-    def count(self) -> int:
-        """Rows that have passed."""
-        return self._sample.seen
+        self._reservoir = Reservoir(capacity)
 
     def add(self, rows: Tensor, nearness: np.ndarray | None) -> None:  # (n, d), (n,)
-        """Let the next rows pass, and how near they are to an error if known (of all or none)."""
-        if self._first is None:
-            self._first = rows[:1].detach().clone()
-        self.varied = self.varied or bool((rows != self._first.to(rows.device)).any())
-        self.labelled = nearness is not None
-        leaving = self._sample.add(_with_nearness(rows, nearness))
+        """Add rows, with their nearness to an error if known (for all rows or none)."""
+        self._count(rows, len(rows), nearness is not None)
+        numbers = self._random.random_sample(len(rows))
+        evicted = self._reservoir.add(numbers, _with_nearness(rows, nearness))
         if self._others is not None:
-            self._others.add(leaving[:, :-1])
+            self._others.add(evicted[ROWS][:, :-1])
 
-    def lot(self, count: int) -> Lot:
-        """For the next `count` rows, which pass elsewhere."""
+    def remote_sampler(self, count: int) -> RemoteSampler:
+        """A sampler of the next `count` rows for another process; skips their random numbers."""
+        state = self._random.get_state()
+        for part in blocks(count, 2**20):
+            self._random.random_sample(part.stop - part.start)
         centers = None if self._others is None else 2 * self.max_centers
-        return Lot(self._sample.capacity, self._sample.skip(count), centers, self._seed)
+        return RemoteSampler(self._reservoir.capacity, state, centers, self._seed)
 
-    def merge(self, part: Part, labelled: bool) -> None:
-        """Take in what is kept of rows that passed elsewhere, and whether it is known who erred."""
-        if self._first is None:
-            self._first = part.first
-        self.varied = self.varied or part.varied or bool((part.first != self._first).any())
-        self.labelled = labelled
-        leaving = self._sample.merge(part.numbers, part.sample, part.count)
+    def merge(self, part: PartialSample, labelled: bool) -> None:
+        """Add rows that a `RemoteSampler` sampled; `labelled`: whether their errors are known."""
+        self._count(part.first, part.count, labelled)
+        self.varied = self.varied or part.varied
+        evicted = self._reservoir.merge(part.numbers, part.sample)
         if self._others is not None:
             if part.others is not None:
                 self._others.merge(part.others)
-            self._others.add(leaving[:, :-1])
+            self._others.add(evicted[ROWS][:, :-1])
+
+    def _count(self, rows: Tensor, count: int, labelled: bool) -> None:
+        if self._first is None:
+            self._first = rows[:1].detach().clone()
+        self.varied = self.varied or bool((rows != self._first.to(rows.device)).any())
+        self.count += count
+        self.labelled = labelled
 
     @property
     def sample(self) -> Tensor:  # (s, d)
         """A uniform sample of the rows, in random order."""
-        return self._sample.rows[:, :-1]
+        return self._reservoir.values[ROWS][:, :-1]
 
     def sample_nearness(self) -> np.ndarray | None:  # (s,)
-        """How near to an error the rows of the sample are; see `qipf.field.bandwidth`."""
-        return self._sample.rows[:, -1].numpy() if self.labelled else None
+        """Nearness of the sample's rows to an error; see `qipf.field.bandwidth`."""
+        return self._reservoir.values[ROWS][:, -1].numpy() if self.labelled else None
 
     def held_out(self) -> int:
-        """How many rows at the end of the sample the bandwidth should be chosen on."""
+        """Number of rows at the end of the sample to choose the bandwidth on."""
         fifth = -(-self.count // 5)
         if self._others is None:
-            fifth = max(self._sample.rows.shape[0] - self.max_centers, fifth)
+            fifth = max(len(self._reservoir) - self.max_centers, fifth)
         return min(HELD_OUT, fifth)
 
     def condensed(
@@ -227,7 +253,7 @@ class TrainingRows:
     ) -> Coreset:
         """Centres for all rows but the last `without` of the sample; on `device`.
 
-        Where they stand for more rows than they are, fitted to `bandwidth` if that is known.
+        Centres that stand for more rows than they are, are fitted to `bandwidth` if it is known.
         """
         if self._others is None:
             centers = self._inside(without)[: self.max_centers]
@@ -238,10 +264,7 @@ class TrainingRows:
         return whole.on(device)
 
     def gathered(self, without: int, device: torch.device) -> Coreset:
-        """All that is known of the rows but the last `without` of the sample; on `device`.
-
-        As `condensed` where centres are rows; else the rows that a coreset is made of.
-        """
+        """The rows that `condensed` makes its centres of, with their weights; on `device`."""
         if self._others is None:
             return self.condensed(without, device)
         return self._others.gathered(self._inside(without)).on(device)
@@ -251,7 +274,7 @@ class TrainingRows:
         return sample[: sample.shape[0] - without]
 
 
-def _with_nearness(rows: Tensor, nearness: np.ndarray | None) -> Tensor:  # (n, d + 1)
-    """Rows with their nearness to an error as a last column, zero where nothing is known of it."""
+def _with_nearness(rows: Tensor, nearness: np.ndarray | None) -> dict[Any, Tensor]:
+    """Rows with their nearness to an error as a last column; zero where it is unknown."""
     column = torch.zeros(rows.shape[0]) if nearness is None else torch.from_numpy(nearness)
-    return torch.cat([rows.detach().cpu(), column[:, None].to(rows.dtype)], 1)
+    return {ROWS: torch.cat([rows.detach().cpu(), column[:, None].to(rows.dtype)], 1)}

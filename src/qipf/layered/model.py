@@ -16,7 +16,7 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.explanation import Explanation, explained
-from qipf.layered.holdout import gathered
+from qipf.layered.holdout import sample_examples
 from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.layered.mixture_weights import LEAST, weighed
 from qipf.layered.posteriors import posteriors_of
@@ -159,7 +159,9 @@ class LayeredQIPF:
         examples = self.max_centers if condensed is None else max(condensed, MOST_EXAMPLES)
         named = not isinstance(self.layers, str)
         with evaluating(self.net), torch.no_grad():
-            centers, held, classes = gathered(loader, read, examples, self.max_tuning, random)
+            centers, held, classes = sample_examples(
+                loader, read, examples, self.max_tuning, random
+            )
             tuning = tuning_sets(self.net, held, sites, classes, self.random_state)
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(

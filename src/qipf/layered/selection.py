@@ -12,7 +12,7 @@ from qipf.errors import QIPFWarning
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.layered.class_field import ClassField
-from qipf.layered.holdout import LABELS, Kept
+from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.metric import Metric, Scatter, unit_length
 from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
@@ -36,7 +36,7 @@ ALIKE = 1e-6
 
 
 def chosen_fields(
-    centers: Kept,
+    centers: Examples,
     tuning: Tuning,
     sites: Sequence[LayerSite],
     classes: int,
@@ -45,10 +45,10 @@ def chosen_fields(
 ) -> dict[LayerSite, ClassField]:
     """The field of every layer whose rows differ, of all its rows or `condensed` to fewer."""
     fields: dict[LayerSite, ClassField] = {}
-    labels = centers.values[LABELS].to(tuning.labels.device)
-    examples = torch.from_numpy(centers.places)
+    labels = centers[LABELS].to(tuning.labels.device)
+    examples = centers[PLACES]
     for site in progress(sites, "choosing fields"):
-        rows = centers.values[site].to(labels.device)
+        rows = centers[site].to(labels.device)
         others = {name: found[site] for name, (_, found) in tuning.sets.items()}
         chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
         if chosen is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFWarning
-from qipf.layered.holdout import INPUTS, LABELS, Kept, require_numbers
+from qipf.layered.holdout import INPUTS, LABELS, PLACES, Examples, require_numbers
 from qipf.layered.perturbations import families, perturbed, strengths
 from qipf.network.features import LayerSite, Rows
 from qipf.network.reading import in_parts
@@ -29,15 +29,15 @@ class Tuning:
 
 
 def tuning_sets(
-    net: nn.Module, held: Kept, sites: Sequence[LayerSite], classes: int, seed: int
+    net: nn.Module, held: Examples, sites: Sequence[LayerSite], classes: int, seed: int
 ) -> Tuning:
     """The examples as they are, and perturbed by every family that fits them."""
-    if len(held) < FEWEST:
+    if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
-    inputs = held.values[INPUTS]
+    inputs = held[INPUTS]
     logits, rows = in_parts(net, inputs, sites)
-    require_numbers(logits, rows, held.places)
-    labels = held.values[LABELS].to(logits.device)
+    require_numbers(logits, rows, held[PLACES])
+    labels = held[LABELS].to(logits.device)
     found = Tuning({"clean": (logits, rows)}, labels)
     if not inputs.is_floating_point():
         warnings.warn(
@@ -57,6 +57,6 @@ def tuning_sets(
     for name, perturb in progress(families(inputs).items(), "perturbing"):
         for t in strengths(accuracy, few, perturb, 1 / classes, seed):
             logits, rows = in_parts(net, perturbed(inputs, perturb, t, seed + 1), sites)
-            require_numbers(logits, rows, held.places)
+            require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
     return found

@@ -22,7 +22,7 @@ from qipf.errors import QIPFInputError
 from qipf.field.bandwidth import nearness_to_error
 from qipf.field.estimator import QIPF
 from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
-from qipf.field.reservoir import Lot, Part, TrainingRows
+from qipf.field.reservoir import PartialSample, RemoteSampler, TrainingRows
 from qipf.io.logits.columns import AUTO, chosen_label
 from qipf.io.logits.table import checked_labels
 from qipf.progress import progress_bar
@@ -97,7 +97,7 @@ def _dimension(dataset: Any, chosen: list[str]) -> int:
 
 def _drawn_parts(
     dataset: Any, seen: TrainingRows, chosen: list[str], label: str | None, plan: WorkerPlan
-) -> Iterator[Part]:
+) -> Iterator[PartialSample]:
     """What each block keeps, in order; a few blocks are under way at a time."""
     remote = ray().remote(_draw).options(**plan.needs, max_retries=RETRIES)
     under_way: deque[Any] = deque()
@@ -105,15 +105,17 @@ def _drawn_parts(
         for block, about in zip(bundle.block_refs, bundle.metadata, strict=True):
             if about.num_rows == 0:
                 continue
-            lot = seen.lot(about.num_rows)
-            under_way.append(remote.remote(block, tuple(chosen), label, lot))
+            sampler = seen.remote_sampler(about.num_rows)
+            under_way.append(remote.remote(block, tuple(chosen), label, sampler))
             if len(under_way) > 2 * plan.workers:
                 yield got(under_way.popleft(), "A block", SMALLER)
     while under_way:
         yield got(under_way.popleft(), "A block", SMALLER)
 
 
-def _draw(block: Any, columns: tuple[str, ...], label: str | None, lot: Lot) -> Part:
+def _draw(
+    block: Any, columns: tuple[str, ...], label: str | None, sampler: RemoteSampler
+) -> PartialSample:
     """The task of a worker."""
     torch.set_num_threads(1)
     logits = logits_of(block, columns)
@@ -123,7 +125,7 @@ def _draw(block: Any, columns: tuple[str, ...], label: str | None, lot: Lot) -> 
             values_of(block, label), logits.shape[1], NAME, "row {} of a block".format
         )
         nearness = nearness_to_error(logits.argmax(1) != classes, rows)
-    return lot.drawn(rows, nearness)
+    return sampler.sample(rows, nearness)
 
 
 def _settled(field: QIPF, seen: TrainingRows) -> QIPF:
