@@ -33,7 +33,8 @@ from sklearn.metrics import roc_auc_score
 
 from qipf import QIPF
 from qipf.field.bandwidth import silverman
-from qipf.field.coreset import Coreset, coreset, field_of
+from qipf.field.coreset import coreset
+from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import bare_modes
 from qipf.progress import progress
 

@@ -35,7 +35,7 @@ from clusters import logits
 from torch import Tensor
 
 from qipf.field.bandwidth import silverman
-from qipf.field.engines import moments
+from qipf.field.engines import create
 from qipf.field.potential import curvature
 from qipf.progress import progress
 
@@ -121,7 +121,7 @@ def against_float64(
     bend: peers.Values | None,
 ) -> dict[str, float | None]:
     """Largest errors, relative to max(1, |truth|); none of what the peer does not tell."""
-    truth = moments(queries, centers, bandwidth, engine="reference")
+    truth = create("reference", centers, bandwidth)(queries)
 
     def worst(value: peers.Values | None, true: Tensor) -> float | None:
         if value is None:

@@ -3,6 +3,7 @@
 import pytest
 
 from qipf import QIPF
+from qipf.field import engines
 from tests.conftest import make_logits
 
 SCORES = ["uncertainty", "modes", "potential", "log_density", "score_samples", "decision_function"]
@@ -21,3 +22,8 @@ def test():
 @pytest.fixture(scope="module")
 def field(train):
     return QIPF(bandwidth=3.0).fit(train)
+
+
+def moments(queries, centers, bandwidth, log_weights=None, engine="auto"):
+    """Moments of the field of `centers` at `queries`, in one call."""
+    return engines.create(engine, centers, bandwidth, log_weights)(queries)

@@ -1,13 +1,21 @@
-"""Fitting clouds to a field: its parts against plain formulas, what it keeps, what it gains."""
+"""Fitting a coreset to a field: its parts against plain formulas, and the gain in accuracy."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
-from qipf.field import coreset_fit as refining
-from qipf.field.coreset import CoresetStream, coreset, merge
-from qipf.field.coreset_fit import BLOCKS, Clouds, Goal, crowding, probes, refined, without_own
+from qipf.field import coreset_fit
+from qipf.field.coreset import CoresetStream, coreset
+from qipf.field.coreset_fit import (
+    BLOCKS,
+    Mixture,
+    Target,
+    density_of_values,
+    fit_coreset,
+    leave_one_out,
+    probes,
+)
 from qipf.field.engines import Moments
 from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import bare_modes, curvature
@@ -25,107 +33,114 @@ def plain(rows):
     return Coreset(rows, torch.ones(rows.shape[0], dtype=torch.float64))
 
 
-def doubt(part, queries, sigma):
+def uncertainty(part, queries, sigma):
     field = field_of("auto", part.centers, sigma, part.log_weights, part.spread)
     return bare_modes(field(queries), sigma, (1, 2, 3, 4)).mean(1).numpy()
 
 
 def disagreement(part, rows, queries, sigma):
-    return 1 - spearmanr(doubt(part, queries, sigma), doubt(plain(rows), queries, sigma))[0]
+    return (
+        1
+        - spearmanr(uncertainty(part, queries, sigma), uncertainty(plain(rows), queries, sigma))[0]
+    )
 
 
 # ---------------------------------------------------------------------- the parts
 
 
 @pytest.mark.parametrize("variance", [1e-4, 0.3, 9.0])
-def test_the_field_that_is_fitted_is_that_of_the_clouds(variance):
+def test_the_field_of_a_mixture_is_that_of_weighted_centres(variance):
     generator = torch.Generator().manual_seed(1)
     centers = 2 * torch.randn(30, 4, generator=generator).double()
     log_weights = torch.randn(30, generator=generator).double()
     places = 3 * torch.randn(16, 4, generator=generator).double()
-    clouds = Clouds(centers, log_weights, torch.tensor(variance).double().log())
+    mixture = Mixture(centers, log_weights, torch.tensor(variance).double().log())
     expected = field_of("reference", centers, 1.0, log_weights, variance**0.5)(places)
-    log_density, K = clouds.field(places)
+    log_density, K = mixture.field(places)
     torch.testing.assert_close(log_density, expected.log_density)
     torch.testing.assert_close(K, curvature(expected, 1.0))
 
 
-def test_crowding_is_the_density_of_the_values():
+def test_density_of_values():
     values = torch.from_numpy(np.random.default_rng(0).permutation(5000) / 5000)
     inside = (values > 0.05) & (values < 0.95)
-    torch.testing.assert_close(crowding(values)[inside], torch.ones(int(inside.sum())).double())
-    torch.testing.assert_close(crowding(3 * values + 7), crowding(values) / 3)
-    squared = crowding(values**2)  # density of u²: 1 / 2u
+    torch.testing.assert_close(
+        density_of_values(values)[inside], torch.ones(int(inside.sum())).double()
+    )
+    torch.testing.assert_close(density_of_values(3 * values + 7), density_of_values(values) / 3)
+    squared = density_of_values(values**2)  # density of u²: 1 / 2u
     torch.testing.assert_close(squared[inside], 0.5 / values[inside], rtol=0.02, atol=0)
 
 
-def test_crowding_of_equal_values_stays_finite():
-    alike = crowding(torch.full((10,), 3.0))
+def test_density_of_equal_values_is_finite():
+    alike = density_of_values(torch.full((10,), 3.0))
     torch.testing.assert_close(alike, torch.full((10,), 1000.0).double())
     mostly = torch.cat([torch.zeros(99), torch.tensor([2.0])])
-    assert float(crowding(mostly).max()) == pytest.approx(1000 / 2)
+    assert float(density_of_values(mostly).max()) == pytest.approx(1000 / 2)
 
 
-def test_misses_are_counted_in_shares_overtaken():
+def test_the_loss_is_the_squared_change_in_rank():
     values = torch.arange(1000.0).double() / 1000
     # moments whose curvature in one dimension, (m2 - 1) / 4, is 5 times the value
     moments = Moments(values, torch.zeros(1000).double(), 20 * values + 1, 1)
-    goal = Goal.at(torch.zeros(1000, 1).double(), moments)
-    assert float(goal.missed(values, 5 * values)) < 1e-12
+    target = Target.at(torch.zeros(1000, 1).double(), moments)
+    assert float(target.loss(values, 5 * values)) < 1e-12
     # every value wrong by a tenth of the range of all
-    missed = goal.missed(values, 5 * values + 0.5)
+    missed = target.loss(values, 5 * values + 0.5)
     assert float(missed) == pytest.approx(0.01, rel=1e-3)
 
 
-def test_disorder_is_spearmans():
+def test_the_rank_error_is_spearmans():
     generator = torch.Generator().manual_seed(0)
     places, centers = (torch.randn(300, 2, generator=generator).double() for _ in range(2))
     field = field_of("reference", centers, 1.0)(places)
-    goal = Goal.at(places, field)
+    target = Target.at(places, field)
     flat = torch.zeros(20).double()
-    few = Clouds(centers[:20], flat, torch.tensor(-1.0).double())
+    few = Mixture(centers[:20], flat, torch.tensor(-1.0).double())
     expected = [
         (1 - spearmanr(found, true)[0]) / 6
-        for found, true in zip(few.field(places), (goal.log_density, goal.curvature), strict=True)
+        for found, true in zip(
+            few.field(places), (target.log_density, target.curvature), strict=True
+        )
     ]
-    assert goal.disorder(few) == pytest.approx(sum(expected), rel=1e-4)
-    same = Clouds(centers, torch.zeros(300).double(), torch.tensor(-60.0).double())
-    assert goal.disorder(same) == 0.0
-    assert goal.disorder(few._replace(log_variance=torch.tensor(torch.nan).double())) == np.inf
+    assert target.rank_error(few) == pytest.approx(sum(expected), rel=1e-4)
+    same = Mixture(centers, torch.zeros(300).double(), torch.tensor(-60.0).double())
+    assert target.rank_error(same) == 0.0
+    assert target.rank_error(few._replace(log_variance=torch.tensor(torch.nan).double())) == np.inf
 
 
-def test_places_are_made_from_every_cell_alike():
-    cells = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
+def test_probes_are_made_from_every_cluster_alike():
+    centers = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     deviation = torch.ones(3).double()
-    places = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
+    places = probes(centers, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
     assert places.shape == (1000 // (5 * BLOCKS) * 5 * BLOCKS, 3)
-    known = {tuple(row) for row in cells.tolist()}
+    known = {tuple(row) for row in centers.tolist()}
     same, _, between, drawn_in, drawn_out = (places[kind::5] for kind in range(5))
     assert {tuple(row) for row in same.tolist()} <= known
     assert np.abs(places).max() < 20
-    low, high = cells.min(0).values.numpy(), cells.max(0).values.numpy()
+    low, high = centers.min(0).values.numpy(), centers.max(0).values.numpy()
     assert ((between >= low) & (between <= high)).all()
 
-    def along(places):  # how far along the cell of the same direction
-        directions = cells.numpy() / np.linalg.norm(cells.numpy(), axis=1, keepdims=True)
+    def along(places):  # length relative to the centre of the same direction
+        directions = centers.numpy() / np.linalg.norm(centers.numpy(), axis=1, keepdims=True)
         lengths = np.linalg.norm(places, axis=1)
         nearest = (places @ directions.T / lengths[:, None]).argmax(1)
-        return lengths / np.linalg.norm(cells.numpy(), axis=1)[nearest]
+        return lengths / np.linalg.norm(centers.numpy(), axis=1)[nearest]
 
     assert ((along(drawn_in) >= 0) & (along(drawn_in) <= 1 + 1e-9)).all()
     assert ((along(drawn_out) >= 1 - 1e-9) & (along(drawn_out) <= 2 + 1e-9)).all()
-    again = probes(cells, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
+    again = probes(centers, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
     np.testing.assert_array_equal(places, again)
-    many = probes(cells, 0.5, deviation, 100_000, np.random.RandomState(0)).numpy()
-    np.testing.assert_allclose(many[::5].var(0), cells.numpy().var(0) + 0.25, rtol=0.1)
+    many = probes(centers, 0.5, deviation, 100_000, np.random.RandomState(0)).numpy()
+    np.testing.assert_allclose(many[::5].var(0), centers.numpy().var(0) + 0.25, rtol=0.1)
     # noise of every strength up to the rows' own deviation: its variance is a third of theirs
     noise = many[1::5].var(0) - many[::5].var(0)
     np.testing.assert_allclose(noise, 1 / 3, rtol=0.2)
 
 
-def test_shares_of_the_way_lie_on_it():
-    start = Clouds(torch.zeros(2, 1).double(), torch.zeros(2).double(), torch.tensor(0.0).double())
-    goal = Clouds(torch.ones(2, 1).double(), torch.tensor([0.0, 4.0]).double(), start.log_variance)
+def test_interpolation_between_mixtures():
+    start = Mixture(torch.zeros(2, 1).double(), torch.zeros(2).double(), torch.tensor(0.0).double())
+    goal = Mixture(torch.ones(2, 1).double(), torch.tensor([0.0, 4.0]).double(), start.log_variance)
     half = start.towards(goal, 0.5)
     assert half.centers.tolist() == [[0.5], [0.5]]
     assert half.log_weights.tolist() == [0.0, 2.0]
@@ -133,12 +148,12 @@ def test_shares_of_the_way_lie_on_it():
         assert all(map(torch.equal, start.towards(goal, share), end))
 
 
-def test_rows_are_judged_by_the_others(rows):
+def test_leaving_a_row_out_gives_the_field_of_the_others(rows):
     points, sigma = rows[:60].double(), 6.0
     weights = torch.rand(60, generator=torch.Generator().manual_seed(0)).double()
     shares = weights / weights.sum()
     seen = field_of("reference", points / sigma, 1.0, shares.log())(points / sigma)
-    found = without_own(seen, shares)
+    found = leave_one_out(seen, shares)
     for row in range(60):
         rest = np.arange(60) != row
         expected = naive_moments(points[row : row + 1], points[rest], sigma, weights[rest])
@@ -147,9 +162,9 @@ def test_rows_are_judged_by_the_others(rows):
             assert float(ours[row]) * (unit or 1) == pytest.approx(theirs[0], rel=1e-8)
 
 
-def test_a_row_that_is_alone_is_judged_without_overflow():
+def test_leaving_a_single_row_out_stays_finite():
     alone = Moments(torch.tensor([0.5]).double().log(), *torch.zeros(2, 1).double(), 1)
-    found = without_own(alone, torch.tensor([0.5]).double())
+    found = leave_one_out(alone, torch.tensor([0.5]).double())
     assert float(found.log_density) == pytest.approx(np.log(0.001))
     assert float(found.m2) == 0.0
 
@@ -157,17 +172,16 @@ def test_a_row_that_is_alone_is_judged_without_overflow():
 # ---------------------------------------------------------------------- the fit
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("sigma", [9.0, 12.0])
-def test_a_fitted_coreset_orders_other_queries_better_than_its_cells(rows, sigma, dtype):
+@pytest.mark.parametrize(("sigma", "dtype"), [(9.0, torch.float32), (12.0, torch.float64)])
+def test_a_fit_orders_other_queries_better(rows, sigma, dtype):
     rows = rows.to(dtype)
     queries = torch.cat([make_logits(600, seed=3), 0.5 * make_logits(600, seed=4)]).to(dtype)
-    cells, fitted = coreset(rows, 150), coreset(rows, 150, bandwidth=sigma)
+    unfitted, fitted = coreset(rows, 150), coreset(rows, 150, bandwidth=sigma)
     assert fitted.centers.shape == (150, 10)
     assert fitted.centers.dtype == dtype
     assert fitted.count == pytest.approx(3000, rel=1e-12)
     assert bool((fitted.weights > 0).all())
-    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
+    before, after = (disagreement(part, rows, queries, sigma) for part in (unfitted, fitted))
     assert 0 < after < before / 1.5
 
 
@@ -206,29 +220,29 @@ def test_weights_count_as_repetitions(rows):
     assert error(fitted) < error(coreset(points, 60, weights=times)) / 1.3
 
 
-def test_what_needs_no_fit_or_allows_none_stays(rows):
+def test_no_fit_where_none_is_needed_or_possible(rows):
     random = np.random.RandomState(0)
     whole = plain(rows[:100])
-    assert refined(whole, whole, 3.0, random, CPU) is whole
-    cells = coreset(rows[:100], 10)
+    assert fit_coreset(whole, whole, 3.0, random, CPU) is whole
+    unfitted = coreset(rows[:100], 10)
     # so narrow a kernel that squares in bandwidths have no digits left
-    assert refined(cells, whole, 1e-6, random, CPU) is cells
+    assert fit_coreset(unfitted, whole, 1e-6, random, CPU) is unfitted
     few = coreset(rows[:5], 10, bandwidth=3.0)
     assert torch.equal(few.centers, rows[:5])
 
 
-def test_effort_is_bounded_and_without_places_enough_nothing_is_fitted(rows, monkeypatch):
-    assert refining._affordable(500, 10) == 32_000
-    assert refining._affordable(10, 10) == 4096
+def test_the_number_of_probes_is_bounded(rows, monkeypatch):
+    assert coreset_fit._probe_count(500, 10) == 32_000
+    assert coreset_fit._probe_count(10, 10) == 4096
     for clouds, dimension in ((1, 1), (2000, 10), (2000, 128), (10_000, 4096)):
-        pairs = clouds * refining._affordable(clouds, dimension)
-        assert pairs * max(dimension, 16) <= 16 * refining.PAIRS
-    cells = coreset(rows[:100], 10)
-    monkeypatch.setattr(refining, "PAIRS", 99)
-    assert refined(cells, plain(rows[:100]), 9.0, np.random.RandomState(0), CPU) is cells
+        pairs = clouds * coreset_fit._probe_count(clouds, dimension)
+        assert pairs * max(dimension, 16) <= 16 * coreset_fit.PAIRS
+    unfitted = coreset(rows[:100], 10)
+    monkeypatch.setattr(coreset_fit, "PAIRS", 99)
+    assert fit_coreset(unfitted, plain(rows[:100]), 9.0, np.random.RandomState(0), CPU) is unfitted
 
 
-def test_a_fit_that_gains_nothing_is_not_taken():
+def test_a_fit_without_gain_is_not_taken():
     """Two rows and their mean are as near as one cloud comes; wherever it ends, it is finite."""
     for sigma in (1e-3, 1.0, 1e6):
         found = coreset(torch.tensor([[0.0], [1.0]]).double(), 1, bandwidth=sigma)
@@ -238,15 +252,15 @@ def test_a_fit_that_gains_nothing_is_not_taken():
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.3, 4.0, 100.0])
-def test_kernels_far_too_narrow_or_wide_do_no_harm(rows, sigma):
+def test_kernels_far_too_narrow_or_wide(rows, sigma):
     queries = make_logits(300, seed=3)
-    cells, fitted = coreset(rows, 60), coreset(rows, 60, bandwidth=sigma)
+    unfitted, fitted = coreset(rows, 60), coreset(rows, 60, bandwidth=sigma)
     assert bool(torch.isfinite(fitted.centers).all())
-    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
+    before, after = (disagreement(part, rows, queries, sigma) for part in (unfitted, fitted))
     assert after < before + 0.02
 
 
-def test_fitting_leaves_gradient_mode_and_rows_alone(rows):
+def test_fitting_works_without_gradient_mode_and_keeps_the_rows(rows):
     before = rows.clone()
     with torch.no_grad():
         found = coreset(rows, 15, bandwidth=6.0)
@@ -258,7 +272,7 @@ def test_fitting_leaves_gradient_mode_and_rows_alone(rows):
 
 
 @pytest.mark.parametrize("chunk", [None, 400])
-def test_the_cuts_of_a_stream_do_not_show(rows, chunk):
+def test_batches_of_a_stream_do_not_matter(rows, chunk):
     whole, parts = (CoresetStream(40, chunk=chunk) for _ in range(2))
     whole.add(rows)
     for part in rows.split(700):
@@ -270,27 +284,18 @@ def test_the_cuts_of_a_stream_do_not_show(rows, chunk):
     assert one.count == pytest.approx(3000)
 
 
-def test_a_stream_is_fitted_to_all_it_knows(rows):
+def test_a_stream_is_fitted_to_all_its_rows(rows):
     queries, sigma = make_logits(800, seed=3), 8.0
     stream = CoresetStream(100, chunk=800)
     stream.add(rows[:2500])
-    known = stream.gathered(rows[2500:])
+    known = stream.weighted_rows(rows[2500:])
     assert known.count == 3000
     assert known.centers.shape[0] < 3000
     fitted = stream.result(rows[2500:], bandwidth=sigma)
-    cells = stream.result(rows[2500:])
-    true = doubt(known, queries, sigma)
+    unfitted = stream.result(rows[2500:])
+    true = uncertainty(known, queries, sigma)
     before, after = (
-        1 - spearmanr(doubt(part, queries, sigma), true)[0] for part in (cells, fitted)
+        1 - spearmanr(uncertainty(part, queries, sigma), true)[0] for part in (unfitted, fitted)
     )
     assert after < before / 2
     assert stream.count == 2500
-
-
-def test_merging_fits_to_the_parts(rows):
-    queries, sigma = make_logits(800, seed=3), 8.0
-    parts = [coreset(half, 400) for half in rows.split(1500)]
-    cells, fitted = merge(parts, 100), merge(parts, 100, bandwidth=sigma)
-    before, after = (disagreement(part, rows, queries, sigma) for part in (cells, fitted))
-    assert after < before / 1.2
-    assert fitted.count == pytest.approx(3000)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.polynomial.hermite import hermval
 
 from qipf import QIPFInputError
-from qipf.field.engines import Moments, moments
+from qipf.field.engines import Moments
 from qipf.field.potential import (
     bare_modes,
     checked_orders,
@@ -19,6 +19,7 @@ from qipf.field.potential import (
     ground_energies,
     slope,
 )
+from tests.field.conftest import moments
 
 
 def hermite(p, t):
@@ -74,11 +75,11 @@ def test_curvature_and_slope_equal_automatic_derivatives():
 
 
 numbers = st.floats(-50, 50, allow_nan=False)
-clouds = st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=6)
+points = st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=6)
 
 
 @settings(max_examples=100, deadline=None)
-@given(centers=clouds, queries=clouds, bandwidth=st.floats(0.01, 100))
+@given(centers=points, queries=points, bandwidth=st.floats(0.01, 100))
 def test_curvature_is_bounded_below(centers, queries, bandwidth):
     at = moments(
         torch.tensor(queries, dtype=torch.float64),
@@ -101,7 +102,7 @@ def test_one_centre_is_the_harmonic_oscillator(x, bandwidth):
 
 
 @settings(max_examples=60, deadline=None)
-@given(centers=clouds, queries=clouds, bandwidth=st.floats(0.05, 20))
+@given(centers=points, queries=points, bandwidth=st.floats(0.05, 20))
 def test_the_first_mode_is_the_potential(centers, queries, bandwidth):
     at = moments(
         torch.tensor(queries, dtype=torch.float64),

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qipf.field.coreset import field_of
+from qipf.field.kernel import field_of
 from qipf.field.reservoir import Reservoir, TrainingRows
 from tests.conftest import make_logits
 

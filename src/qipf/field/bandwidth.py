@@ -1,17 +1,17 @@
-r"""The kernel's width: Silverman's rule, and a factor on it chosen on held-out data.
+r"""Bandwidth of the kernel: Silverman's rule, times a factor chosen on held-out data.
 
 .. math:: \sigma = \mathrm{factor} \times \bar s \left(\frac{4}{(d+2)N}\right)^{1/(d+4)}
 
-with :math:`\bar s` the mean standard deviation of a dimension. Where true classes are known, the
+with :math:`\bar s` the mean standard deviation per dimension. Where true classes are known, the
 factor is the one whose uncertainty best detects the held-out predictions that are nearest to an
-error, by
+error, measured by
 
 .. math:: \nu = \begin{cases} +\infty & \text{where the model erred} \\
                              -(z_{(1)} - z_{(2)}) & \text{where it was right} \end{cases}
 
 with :math:`z_{(1)} \ge z_{(2)}` the two largest logits: all errors, and while those are few, the
-correct predictions whose class leads the next best by least. A network that fits its training data
-well makes too few errors there to choose by.
+correct predictions with the smallest margin between the two. A network that fits its training data
+well makes too few errors there to choose a factor by errors alone.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
-from qipf.field.coreset import field_of
+from qipf.field.kernel import field_of
 from qipf.field.potential import bare_modes
 from qipf.progress import progress
 
-#: With fewer predictions to detect than this, the ROC-AUC of a factor is mostly luck (its standard
-#: error is about 0.3/√errors, more than the factors differ by), and the likelihood decides.
+#: With fewer predictions to detect than this, the ROC-AUC of a factor is too noisy (its standard
+#: error, about 0.3/√errors, exceeds the differences between factors), and the likelihood is used.
 FEWEST_ERRORS = 10
 
-#: Fewer errors than this are filled up with near errors: by the same formula the standard error is
-#: then about 0.05. At most one in so many held-out rows is taken, so that near keeps its meaning.
+#: Near errors are added up to this many predictions: by the same formula the standard error is
+#: then about 0.05. At most one in so many held-out rows is taken, so that they are near an error.
 ENOUGH_ERRORS, ROWS_PER_ERROR = 30, 10
 
 #: Factors tried on Silverman's width: from a quarter to eight times, in steps of √2.
@@ -42,7 +42,7 @@ FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
 
 
 class Choice(NamedTuple):
-    """A chosen factor, and what spoke for it."""
+    """A chosen factor, the criterion, and its scores."""
 
     factor: float
     criterion: str  # "error detection", "errors and near errors" or "likelihood"
@@ -57,7 +57,7 @@ def silverman(
 ) -> float:
     """Silverman's width for these centres; weighted ones may stand for `count` rows.
 
-    `spread` is how far those rows lie from their centres, in each dimension.
+    `spread` is the standard deviation of those rows about their centres, per dimension.
 
     >>> round(silverman(torch.tensor([[0.0], [1.0], [2.0]])), 4)
     0.6943
@@ -96,12 +96,12 @@ def choose_factor(
     spread: float = 0.0,
     factors: Sequence[float] = FACTORS,
 ) -> Choice:
-    r"""The factor on `width` whose field judges the held-out predictions best.
+    r"""Choose the factor on `width` whose field is best on the held-out predictions.
 
-    Where `nearness` is known, the best ROC-AUC of the uncertainty in detecting the errors and,
-    while they are few, the near errors (`to_detect`), the likelihood deciding between equals. Where
-    it is not, or those are fewer than ten or leave fewer than ten others, the best mean
-    log-likelihood, :math:`\log\rho - d\log\sigma`. Each factor costs one evaluation of the field.
+    Where `nearness` is known: the best ROC-AUC of the uncertainty in detecting the errors and,
+    while they are few, the near errors (`to_detect`); ties are broken by likelihood. Where it is
+    not, or fewer than ten are to be detected or not to be detected: the best mean log-likelihood,
+    :math:`\log\rho - d\log\sigma`. Each factor takes one evaluation of the field.
     """
     likelihoods: dict[float, float] = {}
     detections: dict[float, float] = {}
@@ -112,9 +112,9 @@ def choose_factor(
         likelihood = moments.log_density.mean() - held_out.shape[1] * np.log(sigma)
         likelihoods[factor] = float(likelihood)
         if wanted is not None:
-            # ground energies shift every uncertainty alike: ranks do not need them
-            doubt = bare_modes(moments, sigma, orders, softening).mean(1)
-            detections[factor] = float(roc_auc_score(wanted, doubt.cpu().numpy()))
+            # ground energies shift all uncertainties equally, which does not change their ranks
+            uncertainty = bare_modes(moments, sigma, orders, softening).mean(1)
+            detections[factor] = float(roc_auc_score(wanted, uncertainty.cpu().numpy()))
     if wanted is not None:
         best = max(factors, key=lambda factor: (detections[factor], likelihoods[factor]))
         return Choice(best, criterion, detections)
@@ -125,33 +125,33 @@ def nearness_to_error(
     wrong: np.ndarray,  # (n,) bool: where the model erred
     logits: Tensor | None = None,  # (n, d), if known
 ) -> np.ndarray:  # (n,)
-    r"""How near to an error each prediction came: :math:`\nu` of this module's first lines.
+    r"""Nearness of each prediction to an error, :math:`\nu` of this module's docstring.
 
-    :math:`-\infty` where the model was right and by how much is not known.
+    :math:`-\infty` where the model was right and the margin is not known.
 
     >>> nearness_to_error(np.array([False, True]), torch.tensor([[3.0, 1.0, 0.5], [0.0, 4.0, 1.0]]))
     array([-2., inf])
     >>> nearness_to_error(np.array([False, True]))
     array([-inf,  inf])
     """
-    leads = np.full(wrong.shape, np.inf)
+    margins = np.full(wrong.shape, np.inf)
     if logits is not None and logits.shape[1] > 1:
         best, second = logits.detach().topk(2, dim=1).values.cpu().double().unbind(1)
-        leads = (best - second).numpy()
-        leads[np.isnan(leads)] = np.inf  # infinite logits, where it is a layer that is judged
-    return np.where(wrong, np.inf, -leads)
+        margins = (best - second).numpy()
+        margins[np.isnan(margins)] = np.inf  # infinite logits, while the field is over a layer
+    return np.where(wrong, np.inf, -margins)
 
 
 def to_detect(
     nearness: np.ndarray,  # (H,)
 ) -> tuple[np.ndarray | None, str]:  # (H,) bool
-    """The predictions whose detection chooses a factor, and what that criterion is called.
+    """Predictions whose detection chooses a factor, and the name of that criterion.
 
-    All errors; if they are fewer than ``min(30, H // 10)``, the nearest to an error besides, until
-    there are so many. Predictions equally near are taken together or not at all, so the order of
-    the rows does not matter. None where they are too few to tell factors apart.
+    All errors; if they are fewer than ``min(30, H // 10)``, also the nearest to an error, up to
+    that number. Equally near predictions are taken together or not at all, so the order of the
+    rows does not matter. None where they are too few to distinguish factors.
 
-    >>> nearness = -np.arange(150.0)  # no error; leads of 0, 1, 2, …
+    >>> nearness = -np.arange(150.0)  # no error; margins of 0, 1, 2, …
     >>> wanted, criterion = to_detect(nearness)
     >>> int(wanted.sum()), float(nearness[wanted].min()), criterion
     (15, -14.0, 'errors and near errors')

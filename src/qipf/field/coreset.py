@@ -1,19 +1,19 @@
-"""Fewer centres, nearly the same field: weighted points that stand for many more.
+"""Coresets: few weighted centres whose field is close to that of many rows.
 
-Rows are gathered into cells; a cell becomes one centre, the mean of its rows, with their number as
-its weight, and a common spread about it (see `qipf.field.kernel`). Mean and total variance of the rows
-survive exactly. The cells are small where rows are sparse: what lies beyond the known predictions
-is judged by the outermost of them, few as they are.
+Rows are clustered by k-means; a cluster becomes one centre, the mean of its rows, with their number
+as its weight, and a common spread (see `qipf.field.kernel`). Mean and total variance of the rows
+are preserved exactly. Clusters are small where rows are sparse, because the uncertainty of unusual
+predictions depends on the few outermost rows.
 
 Where the kernel's width is known, the centres are then fitted to the field of all rows at that
-width (see `qipf.field.coreset_fit`): they serve it several times better, and other widths worse.
+width (see `qipf.field.coreset_fit`): several times more accurate there, less accurate at others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,11 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
-from qipf.field.coreset_fit import refined
-from qipf.field.kernel import Coreset, as_clouds, field_of
-from qipf.field.kmeans import gather
+from qipf.field.coreset_fit import fit_coreset
+from qipf.field.engines.base import checked_bandwidth
+from qipf.field.kernel import Coreset
+from qipf.field.kmeans import kmeans
 from qipf.validation.arrays import given_back, require_finite
-
-__all__ = ["Coreset", "CoresetStream", "as_clouds", "coreset", "field_of", "merge"]
 
 #: A stream holds this many rows, or bytes of them, before it condenses them.
 CHUNK_ROWS, CHUNK_BYTES = 2**16, 2**26
@@ -41,68 +40,45 @@ def coreset(
     bandwidth: float | None = None,
     random_state: Any = 0,
 ) -> Coreset:
-    """At most `size` weighted centres in the place of all points.
+    """At most `size` weighted centres that stand for all points.
 
-    With `size` points or fewer, the points themselves. `weights` tells how many rows each point
-    stands for already. With a `bandwidth` the centres are fitted to the field that all points make
-    at that width. What is drawn at random follows from `random_state`.
+    Parameters
+    ----------
+    points : (n, d); if there are at most `size`, they are the centres themselves.
+    size : largest number of centres.
+    weights : (n,) number of rows that each point stands for; 1 by default.
+    bandwidth : kernel width to fit the centres to; None returns the k-means centres.
+    random_state : seed of the initial centres and of the fit.
 
     >>> rows = np.array([[0.0], [0.2], [9.0], [9.2]])
     >>> small = coreset(rows, 2)
     >>> np.sort(small.centers.ravel()), small.weights, round(small.spread, 3)
     (array([0.1, 9.1]), array([2., 2.]), 0.1)
     """
-    size, width = _checked_size(size), _checked_bandwidth(bandwidth)
+    size = _checked_size(size)
     rows = _checked_points(points)
-    if weights is None:
-        whole = _plain(rows)
-    else:
-        masses = _checked_weights(weights, rows.shape[0]).to(rows.device)
-        whole = Coreset(rows[masses > 0], masses[masses > 0])
-    return _like(points, _reduced(whole, size, check_random_state(random_state), width))
-
-
-def merge(
-    coresets: Sequence[Coreset],
-    size: int,
-    *,
-    bandwidth: float | None = None,
-    random_state: Any = 0,
-) -> Coreset:
-    """One coreset of at most `size` centres for the rows of several; `bandwidth` as in `coreset`.
-
-    >>> halves = [coreset(np.arange(8.0)[:, None] + 100 * k, 4) for k in range(2)]
-    >>> merge(halves, 4).count
-    16.0
-    """
-    size, width = _checked_size(size), _checked_bandwidth(bandwidth)
-    if not coresets:
-        raise QIPFInputError("merge needs at least one coreset, got none.")
-    lengths = sorted({part.centers.shape[1] for part in coresets})
-    if len(lengths) > 1:
-        raise QIPFInputError(
-            f"Coresets to merge must have centres of one dimension, got {lengths}."
-        )
-    parts = [
-        Coreset(torch.as_tensor(part.centers), torch.as_tensor(part.weights), part.spread)
-        for part in coresets
-    ]
-    small = _reduced(_joined(parts), size, check_random_state(random_state), width)
-    return _like(coresets[0].centers, small)
+    whole = _unweighted(rows)
+    if weights is not None:
+        counts = _checked_weights(weights, rows.shape[0]).to(rows.device)
+        whole = Coreset(rows[counts > 0], counts[counts > 0])
+    random = check_random_state(random_state)
+    small = _reduced(whole, size, random, rows.device, bandwidth)
+    centers, counts = given_back(small.centers, points), given_back(small.weights, points)
+    return Coreset(centers, counts, small.spread)
 
 
 class CoresetStream:
-    """The coreset of a stream, in bounded memory.
+    """Coreset of a stream of rows, in bounded memory.
 
     Rows are held until there are `chunk` of them, then condensed to 2·`size` centres; pairs of
-    condensed chunks are merged like the digits of a binary counter. Chunks are cut by the number
-    of the row alone, so the result is the same, to the last bit, however the stream was cut into
-    batches. A stream no longer than a chunk gives what `coreset` gives for its rows.
+    condensed chunks are merged like the digits of a binary counter. Chunks depend only on row
+    numbers, so the result is bit for bit the same however the stream is cut into batches. A stream
+    no longer than a chunk gives what `coreset` gives for its rows.
 
     Parameters
     ----------
-    size : at most so many centres in the result.
-    random_state : seed of everything drawn.
+    size : largest number of centres in the result.
+    random_state : seed of all random draws.
     chunk : rows held; by default 65,536, or 64 MB where rows are long, and never below 4·`size`.
     device : where distances are computed; rows are kept in main memory.
 
@@ -130,22 +106,23 @@ class CoresetStream:
         self._condensed: list[Coreset | None] = []  # one place per power of two of chunks
 
     def add(self, points: Any) -> None:  # (n, d)
-        """Let the next rows of the stream pass."""
-        rows = _checked_points(points, empty=True).cpu()
+        """Add the next rows of the stream."""
+        rows = _checked_points(points, fewest=0).cpu()
         if self._chunk is None:
             longest = CHUNK_BYTES // (rows.element_size() * rows.shape[1])
             self._chunk = max(4 * self.size, min(CHUNK_ROWS, longest))
         while rows.shape[0] > 0:
             room = self._chunk - sum(part.shape[0] for part in self._held)
             if room <= 0:
-                self._condense()
+                full, self._held = _unweighted(torch.cat(self._held)), []
+                self._push(full)
                 continue
             self._held.append(rows[:room].clone())
             self.count += self._held[-1].shape[0]
             rows = rows[room:]
 
     def merge(self, part: Coreset) -> None:
-        """Let rows pass that were condensed elsewhere, as one more condensed chunk.
+        """Add rows that were condensed elsewhere, as one more condensed chunk.
 
         >>> stream = CoresetStream(4)
         >>> stream.add(torch.arange(8.0)[:, None])
@@ -160,89 +137,72 @@ class CoresetStream:
                 f"part has centres of dimension {centers.shape[1]}, but the stream has rows of "
                 f"{known[0].shape[1]}."
             )
-        weights = _checked_weights(part.weights, centers.shape[0])
+        weights = _checked_weights(part.weights, centers.shape[0]).cpu()
         self.count += round(float(weights.sum()))
-        self._carry(self._shrunk(Coreset(centers, weights.cpu(), part.spread), 2 * self.size))
+        self._push(Coreset(centers, weights, part.spread))
 
     def result(self, more: Any = None, *, bandwidth: float | None = None) -> Coreset:
-        """The coreset of all rows so far, and of `more` rows (n, d) that do not stay.
+        """Coreset of all rows so far and of `more` rows (n, d), which are not added to the stream.
 
-        With a `bandwidth`, fitted to the field that they make at that width.
+        With a `bandwidth`, fitted to the field of these rows at that width.
         """
-        return self._shrunk(self.gathered(more), self.size, _checked_bandwidth(bandwidth))
+        return self._condense(self.weighted_rows(more), self.size, bandwidth)
 
-    def gathered(self, more: Any = None) -> Coreset:
-        """All that is known of the rows so far and of `more` rows: rows held, chunks condensed."""
+    def weighted_rows(self, more: Any = None) -> Coreset:
+        """Held rows, `more` rows and condensed chunks together, without further reduction."""
         parts = [part for part in self._condensed if part is not None]
-        held = [*self._held] if more is None else [*self._held, _checked_points(more, True).cpu()]
+        held = [*self._held] if more is None else [*self._held, _checked_points(more, 0).cpu()]
         if any(part.shape[0] for part in held):
-            parts.append(_plain(torch.cat(held)))
+            parts.append(_unweighted(torch.cat(held)))
         if not parts:
             raise QIPFInputError("The stream is empty: add rows before asking for its coreset.")
-        return _joined(parts)
+        return _concatenate(parts)
 
-    def _condense(self) -> None:
-        part = self._shrunk(_plain(torch.cat(self._held)), 2 * self.size)
-        self._held = []
-        self._carry(part)
-
-    def _carry(self, part: Coreset) -> None:
+    def _push(self, part: Coreset) -> None:
+        part = self._condense(part, 2 * self.size)
         for place, waiting in enumerate(self._condensed):
             if waiting is None:
                 self._condensed[place] = part
                 return
-            part = self._shrunk(_joined([waiting, part]), 2 * self.size)
+            part = self._condense(_concatenate([waiting, part]), 2 * self.size)
             self._condensed[place] = None
         self._condensed.append(part)
 
-    def _shrunk(self, whole: Coreset, size: int, bandwidth: float | None = None) -> Coreset:
-        random = np.random.RandomState(self._seed)
-        return _reduced(whole, size, random, bandwidth, self.device)
-
-
-# ---------------------------------------------------------------------- parts and doors
+    def _condense(self, whole: Coreset, size: int, bandwidth: float | None = None) -> Coreset:
+        return _reduced(whole, size, np.random.RandomState(self._seed), self.device, bandwidth)
 
 
 def _reduced(
     whole: Coreset,
     size: int,
     random: np.random.RandomState,
-    bandwidth: float | None = None,
-    device: torch.device | None = None,
+    device: torch.device,
+    bandwidth: float | None,
 ) -> Coreset:
-    """Tensors in, tensors out."""
+    """Coreset of tensors, from one of tensors."""
+    width = None if bandwidth is None else checked_bandwidth(bandwidth)
     rows = whole.centers
     if rows.shape[0] <= size:
         return whole
-    device = device or rows.device
-    cells = gather(rows, whole.weights, size, random, device)
-    centers, weights = cells.means.to(rows), cells.masses.to(rows.device)
-    small = Coreset(centers, weights, math.hypot(whole.spread, cells.spread))
-    return small if bandwidth is None else refined(small, whole, bandwidth, random, device)
+    found = kmeans(rows, whole.weights, size, random, device)
+    spread = math.hypot(whole.spread, found.spread)
+    small = Coreset(found.centers.to(rows), found.weights.to(rows.device), spread)
+    return small if width is None else fit_coreset(small, whole, width, random, device)
 
 
-def _plain(rows: Tensor) -> Coreset:
+def _unweighted(rows: Tensor) -> Coreset:
     return Coreset(rows, torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device))
 
 
-def _like(points: Any, small: Coreset) -> Coreset:
-    """Tensor in, tensor out; anything else in, numpy out."""
-    centers, weights = given_back(small.centers, points), given_back(small.weights, points)
-    return Coreset(centers, weights, small.spread)
-
-
-def _joined(parts: Sequence[Coreset]) -> Coreset:
+def _concatenate(parts: Sequence[Coreset]) -> Coreset:
     if len(parts) == 1:
         return parts[0]
     counts = np.array([part.count for part in parts])
     spreads = np.array([part.spread for part in parts])
     largest = float(spreads.max()) or 1.0
     spread = largest * math.sqrt(float(counts @ (spreads / largest) ** 2 / counts.sum()))
-    return Coreset(
-        torch.cat([part.centers for part in parts]),
-        torch.cat([part.weights for part in parts]),
-        spread,
-    )
+    centers = torch.cat([part.centers for part in parts])
+    return Coreset(centers, torch.cat([part.weights for part in parts]), spread)
 
 
 def _checked_size(size: object) -> int:
@@ -251,21 +211,9 @@ def _checked_size(size: object) -> int:
     return int(size)
 
 
-def _checked_bandwidth(bandwidth: object) -> float | None:
-    if bandwidth is None:
-        return None
-    width = float(bandwidth) if isinstance(bandwidth, Real) else math.nan
-    if isinstance(bandwidth, bool) or not 0 < width < math.inf:
-        raise QIPFInputError(
-            f"bandwidth must be a positive finite number, or None to fit no width, "
-            f"got {bandwidth!r}."
-        )
-    return width
-
-
-def _checked_points(points: Any, empty: bool = False) -> Tensor:
+def _checked_points(points: Any, fewest: int = 1) -> Tensor:
     rows = points.detach() if isinstance(points, Tensor) else torch.as_tensor(np.asarray(points))
-    if rows.ndim != 2 or rows.shape[1] == 0 or (rows.shape[0] == 0 and not empty):
+    if rows.ndim != 2 or rows.shape[1] == 0 or rows.shape[0] < fewest:
         raise QIPFInputError(
             f"points must have shape (n, d) with n, d ≥ 1, got {tuple(rows.shape)}."
         )
@@ -278,13 +226,12 @@ def _checked_points(points: Any, empty: bool = False) -> Tensor:
 
 
 def _checked_weights(weights: Any, count: int) -> Tensor:
-    masses = torch.as_tensor(weights).detach().double()
-    if masses.shape != (count,):
+    counts = torch.as_tensor(weights).detach().double()
+    if counts.shape != (count,):
         raise QIPFInputError(
-            f"weights must have shape ({count},), one per point, got {tuple(masses.shape)}."
+            f"weights must have shape ({count},), one per point, got {tuple(counts.shape)}."
         )
-    if not bool(torch.isfinite(masses).all()) or bool((masses < 0).any()):
-        raise QIPFInputError("weights must be finite and ≥ 0.")
-    if not bool((masses > 0).any()):
-        raise QIPFInputError("All weights are zero: at least one point must carry weight.")
-    return masses
+    finite = bool(torch.isfinite(counts).all())
+    if not finite or bool((counts < 0).any()) or not bool((counts > 0).any()):
+        raise QIPFInputError("weights must be finite, ≥ 0 and not all zero.")
+    return counts

@@ -1,21 +1,20 @@
-r"""Fitting clouds to the field they stand for, at the width at which it will be used.
+r"""Fitting weighted centres to the field of all rows, at the width at which it will be used.
 
-Cells keep the mean and the total variance of their rows; what a query sees of a cell also depends
-on its shape. At places :math:`x_i` made from the rows themselves, the field of all rows gives
-:math:`\log\rho` and the curvature :math:`K`, from which every mode follows. Centres, weights and
-spread are then moved until the few clouds give the same, in the sense of
+K-means preserves the mean and the total variance of the rows of a cluster; the field also depends
+on its shape. At probe points :math:`x_i` made from the clusters, the field of all rows gives
+:math:`L = \log\rho` and the curvature :math:`K`, from which every mode follows. Centres, weights
+and spread are then fitted to minimise
 
 .. math:: \frac{1}{n}\sum_i \big[F_K'(K_i)\,(\hat K_i - K_i)\big]^2
-          + \big[F_L'(L_i)\,(\hat L_i - L_i)\big]^2, \qquad L = \log\rho,
+          + \big[F_L'(L_i)\,(\hat L_i - L_i)\big]^2 ,
 
-:math:`F` the distribution of the true values over the places: each term is the share of places
-that a wrong value overtakes, so what is kept is the order of predictions.
+with :math:`F` the distribution function of the true values over the probes. Each term is the
+squared change in rank that an error causes, so the fit preserves the order of predictions. Every
+cluster makes as many probes, however few rows it has: errors are found where rows are sparse.
 
-Every cell makes as many places, few rows as it may hold: errors are found in the outskirts.
-
-Where a narrow kernel sees hardly more than single rows, clouds can be fitted to the places and yet
-serve other queries worse. How far to go from the cells to the fit is therefore judged by the order
-of fresh places, and of rows seen as if they were new, by the field of all others.
+With a narrow kernel, which sees hardly more than single rows, the fit can overfit the probes. The
+step from the k-means centres to the fit is therefore chosen by the rank error on other probes, and
+on rows whose own contribution to the field is left out.
 """
 
 from __future__ import annotations
@@ -29,35 +28,35 @@ import torch
 from torch import Tensor
 
 from qipf.field.engines import Moments
-from qipf.field.engines.differentiable import BLOCKS, averages
+from qipf.field.engines.attention import BLOCKS, differentiable_averages
 from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import curvature
 from qipf.progress import progress_bar
 
-#: Places to agree at: so many for each cloud, and at least the second number in all.
-PLACES_PER_CLOUD, FEWEST_PLACES = 64, 2**12
+#: Probes per centre, and the least number of probes.
+PROBES_PER_CENTER, FEWEST_PROBES = 64, 2**12
 
-#: Pairs of a place and a cloud at a step, at most, in up to 16 dimensions; fewer in more.
+#: Largest number of pairs of a probe and a centre, in up to 16 dimensions; fewer in more.
 PAIRS = 3 * 2**24
 
-#: Steps of L-BFGS. Agreement at other places hardly grows any more after that.
+#: Steps of L-BFGS. Agreement at other points hardly improves after that.
 STEPS = 25
 
-#: Rows, and fresh places, at which the fit is judged, at most.
-JUDGES = 2**11
+#: Rows, and other probes, to validate the fit on, at most.
+VALIDATION = 2**11
 
-#: Shares of the way from the cells to the fit, of which the best judged is taken.
-SHARES = (0.25, 0.5, 0.75, 1.0)
+#: Fractions of the way from the k-means centres to the fit, of which the best is taken.
+FRACTIONS = (0.25, 0.5, 0.75, 1.0)
 
-#: Where a row is alone, the rest of the field has no digits left: so much of it counts as its own.
+#: Largest share of the field at a row that counts as its own: the rest must keep some digits.
 LARGEST_SHARE = 0.999
 
-#: If some row is farther than this many bandwidths from the mean, float64 is needed; if farther
-#: than the second, squares lose too many digits even so, and nothing is fitted.
+#: If a row is farther than this many bandwidths from the mean, float64 is needed; if farther than
+#: the second number, squares lose too many digits in float64 too, and nothing is fitted.
 REACH, FARTHEST = 100.0, 1e5
 
 
-def refined(
+def fit_coreset(
     small: Coreset,
     whole: Coreset,
     bandwidth: float,
@@ -71,7 +70,7 @@ def refined(
     >>> rows = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     >>> whole = Coreset(rows, torch.ones(400).double())
     >>> small = Coreset(rows[:20], torch.full((20,), 20.0).double(), spread=0.3)
-    >>> found = refined(small, whole, 0.8, np.random.RandomState(0), rows.device)
+    >>> found = fit_coreset(small, whole, 0.8, np.random.RandomState(0), rows.device)
     >>> fields = [field_of("auto", c.centers, 0.8, c.log_weights, c.spread)(rows).log_density
     ...           for c in (whole, small, found)]
     >>> before, after = ((field - fields[0]).square().mean() for field in fields[1:])
@@ -80,65 +79,64 @@ def refined(
     """
     if small.spread == 0.0:  # the rows themselves
         return small
-    masses = whole.weights.cpu()
-    shares = masses / masses.sum()
+    shares = whole.weights.cpu() / whole.weights.cpu().sum()
     unit = float(whole.centers.abs().max()) or 1.0  # sums of the largest numbers stay in range
     mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
     rows = (whole.centers.cpu().double() - mean) / bandwidth
     reach = float(rows.abs().max())
-    count = _affordable(*small.centers.shape)
+    count = _probe_count(*small.centers.shape)
     if not reach < FARTHEST or count < small.centers.shape[0]:
         return small
     dtype = torch.float32 if reach < REACH else torch.float64
     spread = whole.spread / bandwidth
-    log_shares = whole.log_weights.to(device)
-    field = field_of("auto", rows.to(device, dtype), 1.0, log_shares, spread)
+    field = field_of("auto", rows.to(device, dtype), 1.0, whole.log_weights.to(device), spread)
 
-    def seen(points: Tensor) -> Moments:
-        return _on_cpu(field(points.to(device, dtype)))
+    def moments_at(points: Tensor) -> Moments:
+        log_density, m1_squared, m2, dimension = field(points.to(device, dtype))
+        return Moments(log_density.cpu(), m1_squared.cpu(), m2.cpu(), dimension)
 
-    middle = (small.centers.cpu().double() - mean) / bandwidth
+    centers = (small.centers.cpu().double() - mean) / bandwidth
     deviation = torch.sqrt(shares @ rows.square() + spread**2)
-    places, fresh = (
-        probes(middle, small.spread / bandwidth, deviation, number, random).to(dtype)
-        for number in (count, JUDGES)
+    training, other = (
+        probes(centers, small.spread / bandwidth, deviation, number, random).to(dtype)
+        for number in (count, VALIDATION)
     )
-    judges, own = _judges(rows, shares.numpy(), spread, random)
-    judgements = (
-        Goal.at(fresh, seen(fresh)),
-        Goal.at(judges.to(dtype), without_own(seen(judges), own)),
+    drawn, own = _drawn_rows(rows, shares.numpy(), spread, random)
+    validation = (
+        Target.at(other, moments_at(other)),
+        Target.at(drawn.to(dtype), leave_one_out(moments_at(drawn), own)),
     )
-    start = Clouds(
-        middle.to(dtype),
+    start = Mixture(
+        centers.to(dtype),
         small.log_weights.cpu().to(dtype),
         torch.tensor(2 * (math.log(small.spread) - math.log(bandwidth)), dtype=dtype),
     )
-    fitted = _fitted(start, Goal.at(places, seen(places)))
-    found = _judged(start, fitted, judgements)
-    if found is start:
+    end = _minimize(start, Target.at(training, moments_at(training)))
+    best = _best_between(start, end, validation)
+    if best is start:
         return small
-    weights = torch.softmax(found.log_weights.double(), 0) * small.count
-    centers = found.centers.double() * bandwidth + mean
-    tau = bandwidth * math.exp(float(found.log_variance) / 2)
-    return Coreset(centers.to(small.centers), weights.to(small.weights), tau)
+    weights = torch.softmax(best.log_weights.double(), 0) * small.count
+    fitted = best.centers.double() * bandwidth + mean
+    tau = bandwidth * math.exp(float(best.log_variance) / 2)
+    return Coreset(fitted.to(small.centers), weights.to(small.weights), tau)
 
 
-def _judged(start: Clouds, fitted: Clouds, judgements: tuple[Goal, ...]) -> Clouds:
-    """The best on the way from the start to the fit; nothing that any judgement likes less."""
-    before = [goal.disorder(start) for goal in judgements]
+def _best_between(start: Mixture, end: Mixture, validation: tuple[Target, ...]) -> Mixture:
+    """Mixture between start and end with the least rank error; none may exceed the start's."""
+    before = [target.rank_error(start) for target in validation]
     best, least = start, sum(before)
-    for share in SHARES:
-        clouds = start.towards(fitted, share)
-        found = [goal.disorder(clouds) for goal in judgements]
-        if all(map(operator.le, found, before)) and sum(found) < least:
-            best, least = clouds, sum(found)
+    for fraction in FRACTIONS:
+        mixture = start.towards(end, fraction)
+        errors = [target.rank_error(mixture) for target in validation]
+        if all(map(operator.le, errors, before)) and sum(errors) < least:
+            best, least = mixture, sum(errors)
     return best
 
 
-def _affordable(clouds: int, dimension: int) -> int:
-    """How many places; with fewer than clouds, there is nothing to fit by."""
-    wanted = max(PLACES_PER_CLOUD * clouds, FEWEST_PLACES)
-    return min(wanted, 16 * PAIRS // (clouds * max(dimension, 16)))
+def _probe_count(centers: int, dimension: int) -> int:
+    """Number of probes; with fewer than centres, the fit would be underdetermined."""
+    wanted = max(PROBES_PER_CENTER * centers, FEWEST_PROBES)
+    return min(wanted, 16 * PAIRS // (centers * max(dimension, 16)))
 
 
 def probes(
@@ -148,47 +146,48 @@ def probes(
     count: int,
     random: np.random.RandomState,
 ) -> Tensor:  # (count', d), count' ≤ count a multiple of the blocks
-    """Where predictions may fall: in cells, with noise, between cells, drawn in and drawn out.
+    """Points where predictions may fall, a fifth of each kind.
 
-    Disturbed inputs give logits nearer to the mean, or between those of different classes, more
-    often than beyond all known ones; each of the five kinds makes a fifth of the places.
+    Kinds: in clusters, with noise, between clusters, scaled towards the mean, scaled away from it.
+    Corrupted inputs give logits nearer to the mean, or between those of different classes, more
+    often than beyond all known ones.
     """
     each, d = count // (5 * BLOCKS) * BLOCKS, centers.shape[1]
-    middle = centers.numpy()
+    means = centers.numpy()
 
-    def drawn() -> np.ndarray:  # (each, d)
-        chosen = middle[random.randint(len(middle), size=each)]
+    def in_clusters() -> np.ndarray:  # (each, d)
+        chosen = means[random.randint(len(means), size=each)]
         return chosen + spread * random.standard_normal(chosen.shape)
 
-    def share() -> np.ndarray:  # (each, 1)
+    def uniform() -> np.ndarray:  # (each, 1)
         return random.random_sample((each, 1))
 
-    noise = share() * deviation.numpy() * random.standard_normal((each, d))
-    between = share()
+    noise = uniform() * deviation.numpy() * random.standard_normal((each, d))
+    share = uniform()
     kinds = (
-        drawn(),
-        drawn() + noise,
-        between * drawn() + (1 - between) * drawn(),
-        share() * drawn(),
-        (1 + share()) * drawn(),
+        in_clusters(),
+        in_clusters() + noise,
+        share * in_clusters() + (1 - share) * in_clusters(),
+        uniform() * in_clusters(),
+        (1 + uniform()) * in_clusters(),
     )
-    # kinds take turns, so that blocks are alike
+    # kinds alternate, so that blocks are alike
     return torch.from_numpy(np.stack(kinds, 1).reshape(-1, d))
 
 
-def _judges(
+def _drawn_rows(
     rows: Tensor, shares: np.ndarray, spread: float, random: np.random.RandomState
 ) -> tuple[Tensor, Tensor]:  # (j, d), (j,)
-    """Rows drawn by their shares, and what each adds to the field at itself."""
-    chosen = random.choice(len(shares), min(JUDGES, len(shares)), p=shares)
+    """Rows drawn with their shares as probabilities, and each one's share of the field's weight."""
+    chosen = random.choice(len(shares), min(VALIDATION, len(shares)), p=shares)
     if spread == 0.0:
         return rows[torch.from_numpy(chosen)], torch.from_numpy(shares[chosen])
     noise = torch.from_numpy(random.standard_normal((len(chosen), rows.shape[1])))
     return rows[torch.from_numpy(chosen)] + spread * noise, torch.zeros(len(chosen)).double()
 
 
-def without_own(moments: Moments, own: Tensor) -> Moments:  # (Q,)
-    r"""Moments at rows of the field, as the others see them.
+def leave_one_out(moments: Moments, own: Tensor) -> Moments:  # (Q,)
+    r"""Moments at rows of the field, without each row's own contribution.
 
     A row adds its share :math:`w` of the weight to :math:`\rho` at itself and nothing to
     :math:`\rho m_1` and :math:`\rho m_2`. With :math:`s = w/\rho` the others' field is
@@ -200,40 +199,35 @@ def without_own(moments: Moments, own: Tensor) -> Moments:  # (Q,)
     return Moments(log_density, m1_squared, torch.maximum(m1_squared, m2), moments.dimension)
 
 
-def _on_cpu(moments: Moments) -> Moments:
-    log_density, m1_squared, m2, dimension = moments
-    return Moments(log_density.cpu(), m1_squared.cpu(), m2.cpu(), dimension)
+class Target(NamedTuple):
+    """The field of all rows at some points, and the weight of an error there."""
 
-
-class Goal(NamedTuple):
-    """What the field of all rows is at the places, and how much a difference there counts."""
-
-    places: Tensor  # (n, d)
+    points: Tensor  # (n, d)
     log_density: Tensor  # (n,)
     curvature: Tensor  # (n,)
-    log_density_crowding: Tensor  # (n,)
-    curvature_crowding: Tensor  # (n,)
+    log_density_slope: Tensor  # (n,) F_L'
+    curvature_slope: Tensor  # (n,) F_K'
 
     @classmethod
-    def at(cls, places: Tensor, moments: Moments) -> Goal:
-        """The goal at places with these moments, all in bandwidths."""
-        log_density, K = moments.log_density, curvature(moments, 1.0)
-        values = (log_density, K, crowding(log_density), crowding(K))
-        return cls(places, *(value.to(places.dtype) for value in values))
+    def at(cls, points: Tensor, moments: Moments) -> Target:
+        """Target at points with these moments, all in bandwidths."""
+        L, K = moments.log_density, curvature(moments, 1.0)
+        values = (L, K, density_of_values(L), density_of_values(K))
+        return cls(points, *(value.to(points.dtype) for value in values))
 
-    def missed(self, log_density: Tensor, K: Tensor) -> Tensor:
-        """Mean squared shares of places that wrong values overtake."""
-        misses_L = self.log_density_crowding * (log_density - self.log_density)
-        misses_K = self.curvature_crowding * (K - self.curvature)
-        return (misses_L.square() + misses_K.square()).mean()
+    def loss(self, log_density: Tensor, K: Tensor) -> Tensor:
+        """Mean squared change in rank, to first order, as in the formula of this module."""
+        errors_L = self.log_density_slope * (log_density - self.log_density)
+        errors_K = self.curvature_slope * (K - self.curvature)
+        return (errors_L.square() + errors_K.square()).mean()
 
-    def disorder(self, clouds: Clouds) -> float:
-        """What is missed when the clouds' own order is compared with the true one.
+    def rank_error(self, mixture: Mixture) -> float:
+        """Mean squared differences between the ranks of the mixture's values and the true ranks.
 
-        Infinite where their field is not finite.
+        Infinite where the mixture's field is not finite.
         """
         with torch.no_grad():
-            found = clouds.field(self.places)
+            found = mixture.field(self.points)
         if not all(bool(torch.isfinite(values).all()) for values in found):
             return math.inf
         pairs = zip(found, (self.log_density, self.curvature), strict=True)
@@ -241,18 +235,16 @@ class Goal(NamedTuple):
 
 
 def _ranks(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
-    """The share of values below each."""
-    ranks = torch.empty(values.shape[0], dtype=torch.float64)
-    ranks[values.argsort(stable=True)] = torch.arange(values.shape[0]).double()
-    return ranks / values.shape[0]
+    """Rank of each value, from 0 to below 1."""
+    return values.argsort(stable=True).argsort().double() / values.shape[0]
 
 
-def crowding(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
+def density_of_values(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
     """F', the density of the values' own distribution at each of them.
 
     Taken over the neighbouring fiftieths of the values, and at most 1,000 over their range.
 
-    >>> crowding(torch.arange(101.0) / 100)[::50]
+    >>> density_of_values(torch.arange(101.0) / 100)[::50]
     tensor([0.9901, 0.9901, 0.9901], dtype=torch.float64)
     """
     ordered, order = values.double().sort()
@@ -267,42 +259,42 @@ def crowding(values: Tensor) -> Tensor:  # (n,) -> (n,) float64
     return density
 
 
-class Clouds(NamedTuple):
-    """What is fitted, in bandwidths: τ² as its logarithm, weights up to a common factor."""
+class Mixture(NamedTuple):
+    """What is fitted: weighted centres with a common variance τ², in bandwidths."""
 
     centers: Tensor  # (m, d)
-    log_weights: Tensor  # (m,)
+    log_weights: Tensor  # (m,) up to a constant
     log_variance: Tensor  # ()
 
-    def towards(self, others: Clouds, share: float) -> Clouds:
-        """Clouds that have gone this share of the way."""
-        return Clouds(*(torch.lerp(a, b, share) for a, b in zip(self, others, strict=True)))
+    def towards(self, end: Mixture, fraction: float) -> Mixture:
+        """Linear interpolation between this mixture and `end`."""
+        return Mixture(*(torch.lerp(a, b, fraction) for a, b in zip(self, end, strict=True)))
 
-    def field(self, places: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
-        r"""log ρ and K at the places.
+    def field(self, points: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+        r"""log ρ and K at the points.
 
         With :math:`a = 1/(1+\tau^2)`, from softmax averages of scores
-        :math:`a(x\cdot c-\|c\|^2/2)+\log w` (see `qipf.field.kernel.as_clouds`).
+        :math:`a(x\cdot c-\|c\|^2/2)+\log w` (see `qipf.field.kernel.with_spread`).
         """
         c, d = self.centers, self.centers.shape[1]
         variance = self.log_variance.exp()
         a = 1 / (1 + variance)
         squares = torch.linalg.vecdot(c, c)
         bias = torch.log_softmax(self.log_weights, 0) - a * squares / 2
-        lse, mean, mean_square = averages(places, a * c, bias, c, squares)
-        here = torch.linalg.vecdot(places, places)
+        lse, mean, mean_square = differentiable_averages(points, a * c, bias, c, squares)
+        here = torch.linalg.vecdot(points, points)
         log_density = lse - a * here / 2 + d / 2 * a.log()
-        m1 = mean - places
+        m1 = mean - points
         m1_squared = a**2 * torch.linalg.vecdot(m1, m1)
-        m2 = a**2 * (mean_square - 2 * torch.linalg.vecdot(places, mean) + here) + d * a * variance
+        m2 = a**2 * (mean_square - 2 * torch.linalg.vecdot(points, mean) + here) + d * a * variance
         return log_density, m2 / 4 - m1_squared / 8 - d / 4
 
 
-def _fitted(start: Clouds, goal: Goal) -> Clouds:
-    """Clouds that miss the goal less than those of the start, after some steps of L-BFGS."""
-    clouds = Clouds(*(part.clone().requires_grad_() for part in start))
+def _minimize(start: Mixture, target: Target) -> Mixture:
+    """Mixture of lower loss than the start, after some steps of L-BFGS."""
+    mixture = Mixture(*(part.clone().requires_grad_() for part in start))
     optimizer = torch.optim.LBFGS(
-        list(clouds),
+        list(mixture),
         max_iter=STEPS,
         history_size=STEPS,
         line_search_fn="strong_wolfe",
@@ -311,13 +303,13 @@ def _fitted(start: Clouds, goal: Goal) -> Clouds:
     )
     with progress_bar("fitting centres", total=STEPS * 5 // 4, unit="steps") as bar:
 
-        def missed() -> Tensor:
+        def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = goal.missed(*clouds.field(goal.places))
+            loss = target.loss(*mixture.field(target.points))
             loss.backward()
             bar.update(1)
             return loss
 
         with torch.enable_grad():
-            optimizer.step(missed)
-    return Clouds(*(part.detach() for part in clouds))
+            optimizer.step(closure)
+    return Mixture(*(part.detach() for part in mixture))

@@ -14,9 +14,9 @@ from torch import Tensor
 from qipf.calibration.mixin import Deciding
 from qipf.errors import QIPFInputError
 from qipf.field.bandwidth import choose_factor, nearness_to_error, silverman
-from qipf.field.coreset import Coreset, field_of
 from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
+from qipf.field.kernel import Coreset, field_of
 from qipf.field.parameters import check_parameters, checked_random_state, errors_of, reduction_for
 from qipf.field.potential import bare_modes, curvature, ground_energies
 from qipf.field.reservoir import TrainingRows

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qipf.errors import QIPFInputError
-from qipf.field.engines.base import checked_field
+from qipf.field.engines.base import checked_centers
 from qipf.field.engines.fused import Averages, averaged_moments
 from qipf.field.engines.reference import FARTHEST
 from qipf.field.estimator import QIPF
-from qipf.field.kernel import as_clouds
+from qipf.field.kernel import with_spread
 from qipf.field.potential import bare_modes
 from qipf.network.wrapped import WrappedModel
 
@@ -47,9 +47,7 @@ class FieldGraph(nn.Module):
         self.threshold = threshold
         self.width = math.hypot(self.bandwidth, self.spread)
         log_weights = None if field.log_weights_ is None else torch.from_numpy(field.log_weights_)
-        centers, log_weights = checked_field(
-            torch.from_numpy(field.centers_), self.width, log_weights
-        )
+        centers, log_weights = checked_centers(torch.from_numpy(field.centers_), log_weights)
         origin = centers.mean(0, dtype=torch.float64)
         square = ((centers.double() - origin) / self.width).square().sum(1)
         _check_reach(float(square.max()) ** 0.5)
@@ -70,7 +68,7 @@ class FieldGraph(nn.Module):
         with ExactConstants():
             moments = averaged_moments(*self._averages(rows), self.width)
             if self.spread > 0:
-                moments = as_clouds(moments, self.bandwidth, self.spread)
+                moments = with_spread(moments, self.bandwidth, self.spread)
             modes = bare_modes(moments, self.bandwidth, self.orders, self.softening) + self.energies
             finite = torch.isfinite(rows).all(1, keepdim=True)
             modes = torch.where(finite, modes, torch.full_like(modes, math.nan))

@@ -1,7 +1,7 @@
 r"""The potential of the field and its Hermite modes, in closed form.
 
-Everything here is a function of the moments of `qipf.field.engines`: no derivative is taken numerically.
-The wave function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K` and slope
+All are functions of the moments of `qipf.field.engines`; no derivative is numerical. The wave
+function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K` and slope
 :math:`S` determine the potential and, by the chain rule, every mode.
 """
 
@@ -19,10 +19,10 @@ from torch import Tensor
 from qipf.errors import QIPFInputError
 from qipf.field.engines.base import CEILING, Moments
 
-#: Half the width of a pole of an exact mode, in units of h_p: within it the mode is rounded off.
+#: Half the width of a pole of an exact mode, in units of h_p: within it the mode is smoothed.
 POLE = 1e-8
 
-#: Its square and its modes stay in range.
+#: Largest softening whose square and modes stay in floating-point range.
 LARGEST_SOFTENING = 1e100
 
 
@@ -30,7 +30,7 @@ def curvature(
     moments: Moments,
     bandwidth: float,
 ) -> Tensor:  # (Q,)
-    r"""How sharply the wave function bends, in units of its own height.
+    r"""Relative curvature of the wave function.
 
     .. math:: K = \frac{\sigma^2}{2}\frac{\nabla^2\psi}{\psi}
               = \frac{m_2}{4\sigma^2} - \frac{\|m_1\|^2}{8\sigma^2} - \frac{d}{4}
@@ -46,7 +46,7 @@ def slope(
     moments: Moments,
     bandwidth: float,
 ) -> Tensor:  # (Q,)
-    r"""How steep the wave function is, in units of its own height.
+    r"""Relative squared slope of the wave function.
 
     .. math:: S = \frac{\sigma^2}{2}\frac{\|\nabla\psi\|^2}{\psi^2} = \frac{\|m_1\|^2}{8\sigma^2}
     """
@@ -61,7 +61,7 @@ def bare_modes(
     *,
     in_numpy: bool = False,
 ) -> Tensor:  # (Q, len(orders))
-    r"""The modes before their ground energies, :math:`V_p - E_p`.
+    r"""Modes without their ground energies, :math:`V_p - E_p`.
 
     With :math:`\psi_p = h_p(\psi)`, :math:`h_p = H_p/\sqrt{2^p p!}`,
 
@@ -72,13 +72,13 @@ def bare_modes(
                      + \frac{\epsilon^2 G_p}{(\psi_p^2+\epsilon^2)^2}
 
     and :math:`L_p/\psi_p` for :math:`\epsilon = 0`, with a pole wherever :math:`h_p(\psi) = 0`.
-    Odd orders share a factor :math:`\psi` above and below; it is cancelled before anything is
-    evaluated, so that the modes stay right where :math:`\psi` itself underflows. Closer to a pole
-    than 1e-8 the mode passes through zero from one side's heights to the other's depths, and
-    whatever would leave the floating-point range ends at ±1e300: finite input, finite modes.
+    For odd orders numerator and denominator share a factor :math:`\psi`, which is cancelled
+    before evaluation, so that the modes stay exact where :math:`\psi` underflows. Within 1e-8 of a
+    pole the mode passes through zero instead of diverging, and values are clamped to ±1e300: finite
+    moments give finite modes.
 
-    `in_numpy` is for a few rows on the CPU that nobody differentiates: the same arithmetic, in
-    numpy's calls, which cost a fraction of torch's.
+    `in_numpy` is for a few rows on the CPU without gradients: the same arithmetic in numpy, whose
+    calls take a fraction of the time of torch's.
     """
     if not orders:
         return moments.log_density.new_zeros(moments.log_density.shape[0], 0)
@@ -97,36 +97,33 @@ def bare_modes(
 def _columns(
     density: Any, moments: Moments, bandwidth: float, orders: Sequence[int], softening: float
 ) -> list[Any]:
-    """Each order's bare mode at ψ² = `density`; in tensors or arrays, whichever it is given."""
+    """Bare mode of each order at ψ² = `density`, for tensors or arrays."""
     K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
-    reduced = _reduced_hermite(density, max(orders))
-    bent = K, density * K  # of odd and of even orders
-    steep = density * S
-    return [_bare_mode(p, reduced, density, bent[p % 2 == 0], steep, softening) for p in orders]
+    h = _reduced_hermite(density, max(orders))
+    K_even, S = density * K, density * S
 
+    def column(p: int) -> Any:
+        odd = p % 2 == 1
+        top = math.sqrt(2 * p) * h[p - 1] * (K if odd else K_even)
+        if p >= 2:
+            top = top + 2 * math.sqrt(p * (p - 1)) * h[p - 2] * S
+        if softening == 0.0:
+            return top * (h[p] / (h[p] * h[p] + POLE**2))
+        cancelled = density if odd else 1.0  # ψ² between ψ_p² and h[p]²
+        softened = h[p] * h[p] * cancelled + softening**2
+        energy = 2 * p * h[p - 1] * h[p - 1] * S
+        if not odd:
+            energy = energy * density
+        return top * h[p] * cancelled / softened + softening**2 * energy / (softened * softened)
 
-def _bare_mode(
-    p: int, reduced: list[Any], density: Any, bent: Any, steep: Any, softening: float
-) -> Any:
-    top = math.sqrt(2 * p) * reduced[p - 1] * bent
-    if p >= 2:
-        top = top + 2 * math.sqrt(p * (p - 1)) * reduced[p - 2] * steep
-    if softening == 0.0:
-        return top * (reduced[p] / (reduced[p] * reduced[p] + POLE**2))
-    odd = p % 2 == 1
-    cancelled = density if odd else 1.0  # ψ² between ψ_p² and reduced[p]²
-    softened = reduced[p] * reduced[p] * cancelled + softening**2
-    energy = 2 * p * reduced[p - 1] * reduced[p - 1] * steep
-    if not odd:
-        energy = energy * density
-    return top * reduced[p] * cancelled / softened + softening**2 * energy / (softened * softened)
+    return [column(p) for p in orders]
 
 
 def _reduced_hermite(density: Any, highest: int) -> list[Any]:
     r"""``h_p(ψ)`` for even p and ``h_p(ψ)/ψ`` for odd p, both polynomials in ψ² = ρ.
 
     From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`. The first two are
-    numbers, not tensors: what multiplies them costs nothing.
+    plain numbers, so products with them cost little.
     """
     reduced: list[Any] = [1.0, math.sqrt(2)]
     for p in range(1, highest):
@@ -138,7 +135,7 @@ def _reduced_hermite(density: Any, highest: int) -> list[Any]:
 
 
 def ground_energies(bare: Tensor) -> Tensor:  # (Q, P) -> (P,)
-    r"""The energies that lift each mode's calmest known place to zero, :math:`E_p = -\min`.
+    r"""Energies :math:`E_p` that shift the minimum of each mode over the given rows to zero.
 
     >>> ground_energies(torch.tensor([[0.5, -2.0], [1.0, 3.0]]))
     tensor([-0.5000,  2.0000])
@@ -162,7 +159,7 @@ def checked_orders(orders: object) -> tuple[int, ...]:
 
 
 def checked_softening(softening: object) -> float:
-    """A softening ε ≥ 0; zero is the exact mode with its poles."""
+    """Softening ε ≥ 0 as a float; zero gives the exact modes with their poles."""
     value = float(softening) if isinstance(softening, Real) else math.nan
     if not 0.0 <= value <= LARGEST_SOFTENING:
         raise QIPFInputError(

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qipf.field.coreset import Coreset, CoresetStream
+from qipf.field.coreset import CoresetStream
 from qipf.field.engines.base import blocks
+from qipf.field.kernel import Coreset
 
 #: Rows kept out of the field, at most, to choose the bandwidth on.
 HELD_OUT = 10_000
@@ -261,13 +262,13 @@ class TrainingRows:
         else:
             self._others.device = device
             whole = self._others.result(self._inside(without), bandwidth=bandwidth)
-        return whole.on(device)
+        return whole.to(device)
 
     def gathered(self, without: int, device: torch.device) -> Coreset:
         """The rows that `condensed` makes its centres of, with their weights; on `device`."""
         if self._others is None:
             return self.condensed(without, device)
-        return self._others.gathered(self._inside(without)).on(device)
+        return self._others.weighted_rows(self._inside(without)).to(device)
 
     def _inside(self, without: int) -> Tensor:
         sample = self.sample

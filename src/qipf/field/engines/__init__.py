@@ -1,6 +1,8 @@
-"""Moments of the field: one contract, several ways to compute it."""
+"""Engines: several ways to compute the moments of a field, under one contract."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -10,9 +12,9 @@ from qipf.field.engines.base import Engine, Moments
 from qipf.field.engines.reference import ReferenceEngine
 from qipf.field.engines.triton import TritonEngine, obstacle
 
-__all__ = ["ENGINES", "Engine", "Moments", "create", "moments"]
+__all__ = ["ENGINES", "Engine", "Moments", "create"]
 
-ENGINES: dict[str, type[Engine]] = {
+ENGINES: dict[str, Callable[[Tensor, float, Tensor | None], Engine]] = {
     "reference": ReferenceEngine,
     "attention": AttentionEngine,
     "triton": TritonEngine,
@@ -25,30 +27,18 @@ def create(
     bandwidth: float,
     log_weights: Tensor | None = None,  # (N,)
 ) -> Engine:
-    """The engine of that name over these centres.
+    """Engine of that name over these centres; called with queries, it returns their moments.
 
-    ``"auto"`` picks the fastest that fits: the Triton kernel on an NVIDIA GPU up to 128
+    ``"auto"`` takes the fastest available: the Triton kernel on an NVIDIA GPU up to 128
     dimensions, PyTorch's fused attention everywhere else.
+
+    >>> import torch
+    >>> field = create("auto", torch.zeros(1, 2), bandwidth=1.0)
+    >>> [float(value) for value in field(torch.zeros(1, 2))[:3]]
+    [0.0, 0.0, 0.0]
     """
     if name == "auto":
         name = "attention" if obstacle(centers) else "triton"
     if name not in ENGINES:
         raise unknown_name("engine", name, [*ENGINES, "auto"])
     return ENGINES[name](centers, bandwidth, log_weights)
-
-
-def moments(
-    queries: Tensor,  # (Q, d)
-    centers: Tensor,  # (N, d)
-    bandwidth: float,
-    log_weights: Tensor | None = None,  # (N,)
-    engine: str = "auto",
-) -> Moments:
-    """Moments of the field of `centers` at `queries`, in one call.
-
-    >>> import torch
-    >>> at_center = moments(torch.zeros(1, 2), torch.zeros(1, 2), bandwidth=1.0)
-    >>> [float(value) for value in at_center[:3]]
-    [0.0, 0.0, 0.0]
-    """
-    return create(engine, centers, bandwidth, log_weights)(queries)

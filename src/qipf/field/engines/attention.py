@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qipf.field.engines.fused import Averages, FusedEngine
 
+#: `differentiable_averages` computes queries in this many blocks, each by one thread.
+BLOCKS = 8
+
 
 class Head(NamedTuple):
-    """A block of centres as the keys of one attention head, which are its values too."""
+    """A block of centres as the keys of one attention head; they are its values too."""
 
     centers: Tensor  # (1, 1, N, width)  [k, bias, |k|², 0...]
     blank: Tensor  # (1, width)  [0..., 1, 0, 0...], a query at the origin
@@ -20,17 +24,17 @@ class Head(NamedTuple):
 class AttentionEngine(FusedEngine):
     """One attention head whose keys and values are the centres.
 
-    Scores are ``[q, 1, 0]·[k, bias, |k|²]``, padded to a width the kernels like, and the average of
-    the same rows holds every moment: one array in the caches instead of two. CPU: float32 and
-    float64. CUDA: float32; what needs float64 there, the reference computes.
+    Scores are ``[q, 1, 0]·[k, bias, |k|²]``, padded to a width for which the kernels are fast. The
+    average of the same rows holds every moment, so the caches hold one array instead of two. CPU:
+    float32 and float64. CUDA: float32; the reference engine computes float64 there.
     """
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Float32 everywhere, float64 on the CPU."""
+        """Float32 on every device, float64 on the CPU."""
         return dtype == torch.float32 or self.centers.device.type == "cpu"
 
     def pack(self, keys: Tensor, bias: Tensor) -> Head:
-        """The head's keys, and the form of a query."""
+        """The keys of the head, and the template of a query."""
         count, dimension = keys.shape
         width = head_width(keys)
         centers = keys.new_zeros(count, width)
@@ -44,31 +48,32 @@ class AttentionEngine(FusedEngine):
     def average(self, queries: Tensor, packed: Head) -> Averages:
         """One fused call over a block of queries and a block of centres."""
         count, dimension = queries.shape
-        centers, blank = packed
         heads, rows = layout(queries)
-        asking = blank.repeat(heads * rows, 1)
+        asking = packed.blank.repeat(heads * rows, 1)
         asking[:count, :dimension] = queries
-        asking = asking.view(heads, 1, rows, -1)
-        if queries.device.type == "cpu":
-            centers = centers.expand(heads, -1, -1, -1)
-            output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                asking, centers, centers, scale=1.0
-            )
-        else:
-            output, lse, _, _ = torch.ops.aten._scaled_dot_product_efficient_attention(
-                asking, centers, centers, None, compute_log_sumexp=True, scale=1.0
-            )
+        centers = packed.centers.expand(heads, -1, -1, -1)
+        output, lse = _fused(asking.view(heads, 1, rows, -1), centers, centers)
         output, lse = output.reshape(heads * rows, -1)[:count], lse.reshape(-1)[:count]
         return Averages(lse, output[:, :dimension], output[:, dimension + 1])
 
 
-def layout(queries: Tensor) -> tuple[int, int]:
-    """Heads, and queries in each: what the CPU kernel is accurate and quick with.
+def _fused(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp of unscaled attention; all tensors are (heads, 1, rows, width)."""
+    if queries.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return kernel(queries, keys, values, scale=1.0)
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    output, lse, _, _ = kernel(queries, keys, values, None, compute_log_sumexp=True, scale=1.0)
+    return output, lse
 
-    It takes 32 queries or more at a time, and its matrix products add up one to three rows in
-    another order and with several times the error of four and more. In whole fours a row's result
-    does not depend on its batch. Of few queries it would leave the sharing out among threads to
-    each small product: two heads do that once.
+
+def layout(queries: Tensor) -> tuple[int, int]:
+    """Number of heads, and of queries in each, for which the CPU kernel is accurate and fast.
+
+    It takes 32 queries or more at a time. Its matrix products sum one to three rows in another
+    order, with several times the error of four and more. With a multiple of four, a row's result
+    does not depend on its batch. Few queries are split into two heads, so that threads share them
+    once instead of in each small product.
 
     >>> [layout(torch.zeros(count, 1)) for count in (1, 7, 32, 33)]
     [(2, 4), (2, 4), (2, 16), (1, 36)]
@@ -81,9 +86,9 @@ def layout(queries: Tensor) -> tuple[int, int]:
 
 
 def head_width(keys: Tensor) -> int:
-    """Columns for a key and two numbers more that the kernels are fastest with.
+    """Number of columns, at least d + 2, for which the kernels are fastest.
 
-    CUDA asks for a multiple of four, and the CPU is up to twice as fast with one. In float32 its
+    CUDA needs a multiple of four, and the CPU is up to twice as fast with one. In float32 its
     matrix products take less time for 16 columns than for 4, 8 or 12; in float64 they do not.
 
     >>> head_width(torch.zeros(1, 10)), head_width(torch.zeros(1, 10).double())
@@ -91,3 +96,58 @@ def head_width(keys: Tensor) -> int:
     """
     least = 16 if keys.device.type == "cpu" and keys.dtype == torch.float32 else 4
     return max(least, -(-(keys.shape[1] + 2) // 4) * 4)
+
+
+def differentiable_averages(
+    queries: Tensor,  # (n, d)
+    keys: Tensor,  # (m, d)
+    bias: Tensor,  # (m,)
+    values: Tensor,  # (m, d)
+    squares: Tensor,  # (m,)
+) -> Averages:
+    """Logsumexp of q·k + bias, and the softmax averages of the values and of the squares.
+
+    Differentiable in all arguments but the queries. On the CPU only.
+
+    >>> key, one = torch.zeros(1, 2, requires_grad=True), torch.ones(1)
+    >>> found = differentiable_averages(torch.ones(3, 2), key, one, key + 5, one)
+    >>> found.logsumexp.tolist(), found.mean[0].tolist()
+    ([1.0, 1.0, 1.0], [5.0, 5.0])
+    """
+    one, zero = queries.new_ones(queries.shape[0], 1), queries.new_zeros(queries.shape[0], 1)
+    lse, output = _Attention.apply(
+        torch.cat([queries, one, zero], 1),
+        torch.cat([keys, bias[:, None], torch.zeros_like(bias)[:, None]], 1),
+        torch.cat([values, squares[:, None], torch.ones_like(bias)[:, None]], 1),
+    )
+    return Averages(lse, output[:, :-2], output[:, -2])
+
+
+class _Attention(torch.autograd.Function):
+    """Fused attention on the CPU, with gradients of its logsumexp too.
+
+    The fused kernel's own gradient of a score is ``w (g·v - g·o)``, with g the gradient of the
+    output o. The last value of every key is one: with the gradient of the logsumexp as its g, and
+    a zero in place of its o, the kernel adds ``w g``.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        blocks = math.gcd(queries.shape[0], BLOCKS)
+        split = queries.reshape(blocks, 1, -1, queries.shape[1])
+        shared = [part.expand(blocks, 1, *part.shape) for part in (keys, values)]
+        output, lse = _fused(split, *shared)
+        ctx.save_for_backward(split, *shared, output, lse)
+        return lse.reshape(-1), output.reshape(-1, values.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, lse_grad: Tensor, output_grad: Tensor) -> tuple[Any, ...]:
+        split, keys, values, output, lse = ctx.saved_tensors
+        grad, output = output_grad.reshape(output.shape).clone(), output.clone()
+        grad[..., -1] = lse_grad.reshape(lse.shape)
+        output[..., -1] = 0.0
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        _, keys_grad, values_grad = kernel(
+            grad, split, keys, values, output, lse, 0.0, False, scale=1.0
+        )
+        return None, keys_grad.sum((0, 1)), values_grad.sum((0, 1))

@@ -1,6 +1,6 @@
-r"""What every engine promises.
+r"""The contract of every engine.
 
-For centres :math:`c_1..c_N` with weights :math:`w_i` (all :math:`1/N` unless told otherwise, always
+For centres :math:`c_1..c_N` with weights :math:`w_i` (:math:`1/N` by default, always
 normalised to sum to one) and a query :math:`x`,
 
 .. math::
@@ -14,9 +14,11 @@ Everything else in the library follows from :math:`\log\rho`, :math:`\|m_1\|^2` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from math import inf, nan
+from numbers import Real
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +30,7 @@ CEILING = 1e300
 
 
 class Moments(NamedTuple):
-    """The field at each query, and the first two moments of the centres that matter there."""
+    """Log-density and the first two moments of the kernel-weighted offsets at each query."""
 
     log_density: Tensor  # (Q,) float64, log ρ ≤ 0
     m1_squared: Tensor  # (Q,) float64, |m1|²
@@ -36,30 +38,27 @@ class Moments(NamedTuple):
     dimension: int
 
 
-class Engine(Protocol):
-    """A field made ready on one device: called with queries, it returns their moments."""
-
-    def __init__(
-        self, centers: Tensor, bandwidth: float, log_weights: Tensor | None = None
-    ) -> None: ...
-
-    def __call__(self, queries: Tensor) -> Moments:
-        """Moments at each query (Q, d)."""
-        ...
+#: A field prepared on one device: called with queries (Q, d), it returns their moments.
+Engine = Callable[[Tensor], Moments]
 
 
-def checked_field(
+def checked_bandwidth(bandwidth: object) -> float:
+    """Bandwidth as a positive finite float."""
+    width = float(bandwidth) if isinstance(bandwidth, Real) else nan
+    if isinstance(bandwidth, bool) or not 0 < width < inf:
+        raise QIPFInputError(f"bandwidth must be a positive finite number, got {bandwidth!r}.")
+    return width
+
+
+def checked_centers(
     centers: Tensor,  # (N, d)
-    bandwidth: float,
     log_weights: Tensor | None,  # (N,)
 ) -> tuple[Tensor, Tensor]:
-    """Centres that carry weight, and their normalised log-weights in float64."""
-    if centers.ndim != 2 or centers.shape[0] == 0 or centers.shape[1] == 0:
+    """Centres of positive weight, and their normalised log-weights in float64."""
+    if centers.ndim != 2 or 0 in centers.shape:
         raise QIPFInputError(
             f"centers must have shape (N, d) with N, d ≥ 1, got {tuple(centers.shape)}."
         )
-    if not 0 < bandwidth < float("inf"):
-        raise QIPFInputError(f"bandwidth must be a positive finite number, got {bandwidth!r}.")
     count = centers.shape[0]
     if log_weights is None:
         uniform = -torch.log(torch.tensor(float(count), dtype=torch.float64))
@@ -69,40 +68,38 @@ def checked_field(
             f"log_weights must have shape ({count},), one per centre, got "
             f"{tuple(log_weights.shape)}."
         )
-    if log_weights.device != centers.device:
-        raise QIPFInputError(
-            f"log_weights are on {log_weights.device}, centers on {centers.device}. "
-            "Move them to one device."
-        )
+    _check_device(log_weights, "log_weights", centers)
     log_weights = log_weights.double()
-    if torch.isnan(log_weights).any() or (log_weights == float("inf")).any():
+    if torch.isnan(log_weights).any() or (log_weights == inf).any():
         raise QIPFInputError(
             "log_weights contain NaN or +infinity: weights must be finite and ≥ 0."
         )
-    carrying = log_weights > -float("inf")
-    if not carrying.any():
+    positive = log_weights > -inf
+    if not positive.any():
         raise QIPFInputError("All weights are zero: at least one centre must carry weight.")
-    if not carrying.all():
-        centers, log_weights = centers[carrying], log_weights[carrying]
+    if not positive.all():
+        centers, log_weights = centers[positive], log_weights[positive]
     return centers, log_weights - torch.logsumexp(log_weights, dim=0)
 
 
-def checked_queries(queries: Tensor, centers: Tensor) -> Tensor:
-    """Queries of the field's dimension, on the field's device."""
+def check_queries(queries: Tensor, centers: Tensor) -> None:
+    """Raise if queries differ from the centres in dimension or device."""
     if queries.ndim != 2 or queries.shape[1] != centers.shape[1]:
         raise QIPFInputError(
             f"queries must have shape (Q, {centers.shape[1]}), got {tuple(queries.shape)}."
         )
-    if queries.device != centers.device:
+    _check_device(queries, "queries", centers)
+
+
+def _check_device(values: Tensor, name: str, centers: Tensor) -> None:
+    if values.device != centers.device:
         raise QIPFInputError(
-            f"queries are on {queries.device}, centers on {centers.device}. "
-            "Move them to one device."
+            f"{name} are on {values.device}, centers on {centers.device}. Move them to one device."
         )
-    return queries
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Out of autocast, where a user has turned it on: fields need all their digits."""
+    """Context without autocast, which would compute the field in half precision."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
@@ -116,3 +113,14 @@ def blocks(rows: int, size: int) -> Iterator[slice]:
     """
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
+
+
+def concatenate(parts: Sequence[Moments], queries: Tensor) -> Moments:
+    """Moments of consecutive blocks of `queries` as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        empty = queries.new_zeros(0, dtype=torch.float64)
+        return Moments(empty, empty, empty, queries.shape[1])
+    log_density, m1_squared, m2 = map(torch.cat, zip(*(part[:3] for part in parts), strict=True))
+    return Moments(log_density, m1_squared, m2, queries.shape[1])

@@ -1,16 +1,24 @@
-"""The plain way, in float64: what every other engine is tested against."""
+"""The definitions, computed in float64: what every other engine is tested against."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from qipf.field.engines.base import CEILING, Moments, blocks, checked_field, checked_queries
+from qipf.field.engines.base import (
+    CEILING,
+    Moments,
+    blocks,
+    check_queries,
+    checked_bandwidth,
+    checked_centers,
+    concatenate,
+)
 
 #: Pairs held at a time: three float64 matrices of this many entries are 96 MB.
 PAIRS_PER_BLOCK = 2**22
 
-#: Offsets beyond this many bandwidths are taken to be here, so that squares stay finite.
+#: Offsets are clamped to this many bandwidths, so that their squares stay finite.
 FARTHEST = 1e140
 
 
@@ -20,7 +28,7 @@ def dense_moments(
     bandwidth: float,
     log_weights: Tensor,  # (N,) normalised
 ) -> Moments:
-    """All pairs at once, differences before squares, differentiable in the queries."""
+    """Moments from all pairs at once, differences before squares; differentiable in the queries."""
     origin = centers.double().mean(0)
     k_j = ((centers.double() - origin) / bandwidth).clamp(-FARTHEST, FARTHEST)
     q_i = ((queries.double() - origin) / bandwidth).clamp(-FARTHEST, FARTHEST)
@@ -37,9 +45,9 @@ def dense_moments(
 def in_data_units(
     log_density: Tensor, m1_squared: Tensor, m2: Tensor, bandwidth: float, dimension: int
 ) -> Moments:
-    """Moments measured in bandwidths, turned into the data's units and kept lawful.
+    """Convert moments in bandwidths to the data's units.
 
-    Jensen's inequality, ``m2 ≥ |m1|²``, survives rounding only if it is asked for.
+    Also enforces Jensen's inequality, ``m2 ≥ |m1|²``, which rounding can violate.
     """
     variance = bandwidth * bandwidth
     m1_squared = (m1_squared * variance).clamp(max=CEILING)
@@ -48,33 +56,20 @@ def in_data_units(
 
 
 class ReferenceEngine:
-    """Float64, block by block, on whatever device the centres are."""
+    """Float64, in blocks of queries, on the device of the centres."""
 
     def __init__(
         self, centers: Tensor, bandwidth: float, log_weights: Tensor | None = None
     ) -> None:
-        self.centers, self.log_weights = checked_field(centers, bandwidth, log_weights)
-        self.bandwidth = float(bandwidth)
+        self.bandwidth = checked_bandwidth(bandwidth)
+        self.centers, self.log_weights = checked_centers(centers, log_weights)
 
     def __call__(self, queries: Tensor) -> Moments:
         """Moments at each query (Q, d), differentiable."""
-        queries = checked_queries(queries, self.centers)
+        check_queries(queries, self.centers)
         rows = max(1, PAIRS_PER_BLOCK // self.centers.shape[0])
         parts = [
             dense_moments(queries[block], self.centers, self.bandwidth, self.log_weights)
             for block in blocks(queries.shape[0], rows)
         ]
-        return joined(parts, queries)
-
-
-def joined(parts: list[Moments], queries: Tensor) -> Moments:
-    """The moments of consecutive query blocks as one."""
-    if not parts:
-        empty = queries.new_zeros(0, dtype=torch.float64)
-        return Moments(empty, empty, empty, queries.shape[1])
-    if len(parts) == 1:
-        return parts[0]
-    log_density, m1_squared, m2, dimension = zip(*parts, strict=True)
-    return Moments(
-        torch.cat(log_density), torch.cat(m1_squared), torch.cat(m2), dimension=dimension[0]
-    )
+        return concatenate(parts, queries)

@@ -1,20 +1,20 @@
 r"""A fused CUDA kernel: scores, online softmax and averages in one pass, on the tensor cores.
 
-The pair matrix never leaves the registers. What makes it fast is half precision, what keeps it
-exact is that every number enters as two of them: :math:`x = x_h + x_l`, 22 bits in all, after a
-power of two has brought the largest to :math:`[2^{14}, 2^{15})`. A score then is
+The pair matrix stays in the registers. Products are in half precision, which is fast. For float32
+accuracy, every number enters as the sum of two halves, :math:`x = x_h + x_l`, 22 bits together,
+scaled by a power of two that brings the largest to :math:`[2^{14}, 2^{15})`. A score then is
 
 .. math:: q\cdot k \approx q_h\cdot k_h + q_h\cdot k_l + q_l\cdot k_h,
 
-summed in float32. Up to ten dimensions the three products and the bias lie side by side in the 32
-entries that one tensor-core step takes anyway (`packed_kernel`); beyond, they are three products
-(`wide_kernel`). The weights :math:`p = 2^{s - r}` are split the same way before they multiply the
-centres, so they too carry 22 bits, and each block's sums are added up outside the tensor cores,
-whose own adder truncates.
+summed in float32. Up to ten dimensions the three products and the bias fit side by side in the 32
+entries of one tensor-core step (`packed_kernel`); beyond, they are three products (`wide_kernel`).
+The weights :math:`p = 2^{s - r}` are split the same way before they multiply the centres, so they
+too have 22 bits. Each block's sums are added outside the tensor cores, whose adder truncates.
 
-Error of one score: at most :math:`2^{-20}\sum_c|q_c k_c|`, seen around a tenth of that; weights
-and values are off by a relative :math:`2^{-22}`. Both stay within the float32 loss for which the
-shared code checks. Rows that overflow come out as NaN, which it recomputes.
+The error of a score is at most :math:`2^{-20}\sum_c|q_c k_c|`, and was about a tenth of that when
+measured; the relative error of weights and values is :math:`2^{-22}`. Both are within the float32
+error for which `FusedEngine` checks. Rows that overflow become NaN, and `FusedEngine` recomputes
+them.
 """
 
 from __future__ import annotations
@@ -41,35 +41,24 @@ PACKED_DIMENSION = 10
 #: Triton's interpreter runs the kernels on the CPU: for tests, not for use.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-#: Programs one multiprocessor holds; fewer blocks of queries than that share out the centres.
+#: Programs that one multiprocessor holds; if queries make fewer, the centres are split among them.
 PROGRAMS_PER_PROCESSOR = 4
 
 
-class Tiling(NamedTuple):
-    """How a kernel cuts its work, and what it may take of the chip."""
-
-    rows: int  # queries per program
-    columns: int  # centres per step
-    warps: int
-    stages: int  # steps whose centres are loaded ahead
-    registers: int  # per thread: 128 let four programs share a multiprocessor
-
-
-#: Neither spills registers, and both fit the shared memory of smaller chips too.
-PACKED_TILING = Tiling(rows=64, columns=128, warps=4, stages=3, registers=128)
-WIDE_TILING = Tiling(rows=64, columns=64, warps=4, stages=2, registers=255)
+#: Launch options: queries per program, centres per step, warps, steps whose centres are loaded
+#: ahead, and registers per thread (with 128, four programs share a multiprocessor). Neither kernel
+#: spills registers, and both fit the shared memory of smaller chips too.
+PACKED = {"ROWS": 64, "COLUMNS": 128, "num_warps": 4, "num_stages": 3, "maxnreg": 128}
+WIDE = {"ROWS": 64, "COLUMNS": 64, "num_warps": 4, "num_stages": 2, "maxnreg": 255}
 
 
 class PackedCenters(NamedTuple):
     """Centres in half-precision pairs, as their kernel reads them."""
 
     kernel: Any
-    tiling: Tiling
     tiles: tuple[Tensor, ...]  # N' rows each, N rounded up to whole blocks
-    limit: int
-    exponents: tuple[int, int]  # of keys and bias
-    units: tuple[float, float]  # of the stored keys and squares
-    widths: dict[str, int]
+    scales: tuple[float, ...]  # limit, exponents of keys and bias, units of stored keys and squares
+    options: dict[str, int]  # of the launch, and the widths of the tiles
 
 
 def pack_centers(
@@ -78,16 +67,16 @@ def pack_centers(
 ) -> PackedCenters:
     """Keys and their bias, scaled, split and laid out for the kernel of their dimension.
 
-    The last block is filled up with copies of the last centre that weigh 2^-200 of it: they change
+    The last block is padded with copies of the last centre with 2^-200 of its weight: they change
     neither the largest score nor any sum, and the kernel needs no mask.
     """
     dimension = keys.shape[1]
     packed = dimension <= PACKED_DIMENSION
-    tiling = PACKED_TILING if packed else WIDE_TILING
-    spare = -keys.shape[0] % tiling.columns
+    kernel, options = (packed_kernel, PACKED) if packed else (wide_kernel, WIDE)
+    spare = -keys.shape[0] % options["COLUMNS"]
     k_j = torch.cat([keys, keys[-1:].expand(spare, -1)]).double()
     square = torch.linalg.vecdot(k_j, k_j)
-    # base 2 from here on: folded into the data, it costs nothing per pair
+    # base 2 from here on: a factor in the data costs nothing per pair
     bias = torch.cat([bias, bias[-1:].expand(spare)]).double() / math.log(2)
     bias[keys.shape[0] :] -= 200
     k_j /= math.log(2)
@@ -105,9 +94,8 @@ def pack_centers(
         width = max(16, 1 << (dimension - 1).bit_length())
         tiles = (*_split(pad(k_j, (0, width - dimension))), bias.float(), square.float())
         widths = {"VALUES": width}
-    exponents, units = (key_exponent, bias_exponent), (key_unit, square_unit)
-    kernel = packed_kernel if packed else wide_kernel
-    return PackedCenters(kernel, tiling, tiles, limit, exponents, units, widths)
+    scales = (limit, key_exponent, bias_exponent, key_unit, square_unit)
+    return PackedCenters(kernel, tiles, scales, {**options, **widths})
 
 
 def _packed_tiles(
@@ -131,7 +119,7 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exponent(x: Tensor) -> int:
-    """What brings the largest entry to [2^14, 2^15), within reason.
+    """Exponent of two that scales the largest entry to [2^14, 2^15), between -100 and 100.
 
     >>> _exponent(torch.tensor([0.0, -1.0])), _exponent(torch.tensor([32767.0]))
     (14, 0)
@@ -140,31 +128,24 @@ def _exponent(x: Tensor) -> int:
 
 
 def fused_averages(
-    queries: Tensor,  # (Q, d) float32, contiguous
-    centers: PackedCenters,
+    queries: Tensor,  # (Q, d) float32
+    packed: PackedCenters,
 ) -> Averages:
     """Softmax averages of the centres at each query: logsumexp, mean and mean square."""
     count, dimension = queries.shape
-    tiling, tiles = centers.tiling, centers.tiles
-    programs = -(-count // tiling.rows)
+    centers, options = packed.tiles[0].shape[0], packed.options
+    programs = -(-count // options["ROWS"])
     if not programs:
         return Averages(queries.new_empty(0), queries.new_empty(0, dimension), queries.new_empty(0))
-    span = _span(programs, tiles[0].shape[0], tiling.columns, queries.device)
-    splits = -(-tiles[0].shape[0] // span)
+    span = _span(programs, centers, options["COLUMNS"], queries.device)
+    splits = -(-centers // span)
     lse = queries.new_empty(splits, count, dtype=torch.float64)
     mean, square = queries.new_empty(splits, count, dimension), queries.new_empty(splits, count)
-    sizes = (count, tiles[0].shape[0], span, dimension)
+    arrays = (queries.contiguous(), *packed.tiles, lse, mean, square)
+    sizes = (count, centers, span, dimension)
     with torch.cuda.device(queries.device) if queries.is_cuda else nullcontext():
-        centers.kernel[(programs, splits)](
-            *(queries.contiguous(), *tiles, lse, mean, square),
-            *(*sizes, centers.limit, *centers.exponents, *centers.units),
-            **centers.widths,
-            ROWS=tiling.rows,
-            COLUMNS=tiling.columns,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-            maxnreg=tiling.registers,
-            enable_fp_fusion=True,
+        packed.kernel[(programs, splits)](
+            *arrays, *sizes, *packed.scales, **options, enable_fp_fusion=True
         )
     if splits == 1:
         return Averages(lse[0], mean[0], square[0])
@@ -174,39 +155,31 @@ def fused_averages(
 
 
 def _span(programs: int, count: int, columns: int, device: torch.device) -> int:
-    """Centres per program: all, unless too few queries would leave the chip idle."""
-    processors = (
-        torch.cuda.get_device_properties(device).multi_processor_count
-        if device.type == "cuda"
-        else 1
-    )
-    # at least four blocks each: starting and joining a program is not free
+    """Centres per program: all, unless too few queries would leave multiprocessors idle."""
+    processors = 1
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    # at least four blocks each: starting a program and joining its results take time
     splits = min(PROGRAMS_PER_PROCESSOR * processors // programs, count // (4 * columns))
     return -(-count // (max(splits, 1) * columns)) * columns
 
 
 def obstacle(centers: Tensor) -> str | None:
-    """Why the kernel cannot run over these centres, and the way out; None if it can."""
+    """Why the kernel cannot run over these centres; None if it can."""
     if not INSTALLED:
-        return (
-            "engine='triton' needs the package triton, which is not installed. "
-            "Install it (pip install triton), or use engine='attention'."
-        )
+        return "needs the package triton, which is not installed (pip install triton)"
     if not INTERPRETED and (not centers.is_cuda or torch.version.cuda is None):
-        return (
-            f"engine='triton' needs centers on an NVIDIA GPU, got {centers.device}. "
-            "Move them there, or use engine='attention'."
-        )
+        return f"needs centers on an NVIDIA GPU, got {centers.device}"
     if centers.shape[1] > MAX_DIMENSION:
-        return (
-            f"engine='triton' takes up to {MAX_DIMENSION} dimensions, got {centers.shape[1]}. "
-            "Use engine='attention'."
-        )
+        return f"takes up to {MAX_DIMENSION} dimensions, got {centers.shape[1]}"
     return None
 
 
 class TritonEngine(FusedEngine):
-    """The fused kernel, in float32 accuracy; what needs float64, the reference computes."""
+    """The fused kernel, in float32 accuracy; the reference engine computes float64."""
+
+    pack = staticmethod(pack_centers)
+    average = staticmethod(fused_averages)
 
     def __init__(
         self, centers: Tensor, bandwidth: float, log_weights: Tensor | None = None
@@ -214,12 +187,4 @@ class TritonEngine(FusedEngine):
         super().__init__(centers, bandwidth, log_weights)
         reason = obstacle(centers)
         if reason is not None:
-            raise QIPFInputError(reason)
-
-    def pack(self, keys: Tensor, bias: Tensor) -> PackedCenters:
-        """See `pack_centers`."""
-        return pack_centers(keys, bias)
-
-    def average(self, queries: Tensor, packed: PackedCenters) -> Averages:
-        """See `fused_averages`."""
-        return fused_averages(queries, packed)
+            raise QIPFInputError(f"engine='triton' {reason}. Use engine='attention' instead.")

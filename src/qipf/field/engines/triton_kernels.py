@@ -1,6 +1,6 @@
-"""The device code of the fused CUDA kernel; `qipf.field.engines.triton` explains and launches it.
+"""Device code of the fused CUDA kernel; `qipf.field.engines.triton` explains and launches it.
 
-It reads without Triton and runs with it. Names ending in ``_ptr`` are arrays in device memory;
+The module can be imported without Triton. Names ending in ``_ptr`` are arrays in device memory;
 capitals are sizes fixed at compilation, all powers of two.
 """
 
@@ -21,51 +21,47 @@ _NOT_SPECIALIZED = ["n_queries", "n_centers", "span", "d", "limit", "key_exponen
 
 
 def _jit(function: Callable[..., Any]) -> Any:
-    # sizes and scales vary from call to call: none of their values deserves a compilation
+    # sizes and scales vary from call to call: no compilation for each of their values
     return triton.jit(function, do_not_specialize=_NOT_SPECIALIZED) if INSTALLED else function
 
 
-def _inline(function: Callable[..., Any]) -> Any:
-    return triton.jit(function) if INSTALLED else function
-
-
-@_inline
+@_jit
 def _power_of_two(exponent):
     """2**exponent from its bits: zero below float32's range, infinity above."""
     exponent = tl.minimum(tl.maximum(exponent, -127), 128)
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
-@_inline
+@_jit
 def _row_exponents(x, limit):
-    """What brings each row's largest entry to [2^14, 2^15), but no more than `limit`."""
+    """Exponent that scales each row's largest entry to [2^14, 2^15), at most `limit`."""
     largest = tl.max(tl.abs(x), 1)
     return tl.minimum(141 - (largest.to(tl.int32, bitcast=True) >> 23), limit)
 
 
-@_inline
+@_jit
 def _halves(x):
     high = x.to(tl.float16)
     return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
-@_inline
+@_jit
 def _weights(score, scale, reference):
-    """Weights 2^(s-r) of a block, the factor for what was summed before it, and the new r.
+    """Weights 2^(s-r) of a block, the factor for the sums of earlier blocks, and the new r.
 
-    r stands 14 below the largest score so far: the largest weight is 2^14, and half precision
-    still tells weights 2^-38 of that from zero.
+    r is 14 below the largest score so far: the largest weight is 2^14, and half precision can
+    still represent weights of 2^-38 of that.
     """
     top = tl.max(score, 1) * scale
     below = top - 14.0
-    # float32 counts in steps of 8 and more that far out: 16 below would overflow
+    # large float32 scores have steps of 8 and more: rounding to 16 below would overflow
     below = tl.where(top - below > 15.0, top, below)
     raised = tl.maximum(reference, below)
     weight = tl.math.exp2(score * scale[:, None] - raised[:, None])
     return weight, tl.math.exp2(reference - raised), raised
 
 
-@_inline
+@_jit
 def _store(
     lse_ptr, mean_ptr, square_ptr, row, n_queries, d, column, reference, total, mean, square
 ):
@@ -100,7 +96,7 @@ def packed_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Scores in one product per block, and sums in one more that needs no sums beside it."""
+    """One product per block for the scores, one per half of the weights for all sums."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     entry = tl.arange(0, KEYS)
     inside = (row < n_queries)[:, None] & (entry < 3 * d)[None, :]
@@ -161,7 +157,7 @@ def wide_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Three products for the scores, three for the sums; bias, |k|² and the total beside them."""
+    """Three products for the scores, three for the sums; bias, |k|² and total without products."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, VALUES)
     inside = (row < n_queries)[:, None] & (column < d)[None, :]

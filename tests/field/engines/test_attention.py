@@ -1,0 +1,50 @@
+"""The layout of fused attention calls, and their gradients."""
+
+import pytest
+import torch
+
+from qipf.field import engines
+from qipf.field.bandwidth import silverman
+from qipf.field.engines.attention import differentiable_averages
+from qipf.field.engines.base import blocks
+from tests.conftest import make_logits
+from tests.field.engines.test_fused import assert_accurate
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 13, 14, 15, 16, 31, 62, 63])
+def test_every_width_of_the_head(dimension):
+    centers = make_logits(700, dimension=dimension)
+    queries = make_logits(70, dimension=dimension, seed=1)
+    assert_accurate(queries, centers, 2 * silverman(centers), torch.linspace(-3, 0, 700))
+
+
+@pytest.mark.parametrize("dimension", [2, 10, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_does_not_depend_on_its_batch(dimension, dtype):
+    centers = make_logits(3000, dimension=dimension).to(dtype)
+    queries = make_logits(132, dimension=dimension, seed=1).to(dtype)
+    field = engines.create("attention", centers, silverman(centers))
+    whole = field(queries)
+    for size in (1, 2, 3, 5, 31, 33, 66):
+        parts = [field(queries[part])[:3] for part in blocks(132, size)]
+        # float32 errors differ where only one of the two batches is recomputed in float64
+        tolerance = 3e-5 if size == 1 else 1e-6
+        for value, truth in zip(zip(*parts, strict=True), whole, strict=False):
+            torch.testing.assert_close(torch.cat(value), truth, rtol=tolerance, atol=tolerance)
+
+
+def test_differentiable_averages_and_their_gradients_are_those_of_softmax():
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(24, 3, generator=generator).double()
+    given = [torch.randn(7, *shape, generator=generator).double() for shape in ((3,), (), (3,), ())]
+    keys, bias, values, squares = given
+    scores = queries @ keys.T + bias
+    found = differentiable_averages(queries, *given)
+    torch.testing.assert_close(found.logsumexp, torch.logsumexp(scores, 1))
+    torch.testing.assert_close(found.mean, torch.softmax(scores, 1) @ values)
+    torch.testing.assert_close(found.mean_square, torch.softmax(scores, 1) @ squares)
+    leaves = [part.requires_grad_() for part in given]
+    for count in (24, 5):  # a multiple of the number of blocks, and not
+        assert torch.autograd.gradcheck(
+            lambda *parts, count=count: differentiable_averages(queries[:count], *parts), leaves
+        )

@@ -1,0 +1,177 @@
+"""The fused engines' error control and blocks, tested with the attention engine."""
+
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+from qipf.field import engines
+from qipf.field.bandwidth import silverman
+from qipf.field.engines import fused
+from qipf.field.engines.attention import AttentionEngine
+from qipf.field.potential import bare_modes, curvature
+from tests.conftest import make_logits
+from tests.field.conftest import moments
+
+
+def assert_accurate(queries, centers, bandwidth, log_weights=None, log_error=1e-4, K_error=1e-3):
+    """Compare log ρ and K with those of the reference engine; returns the uncertainties of both."""
+    fast = moments(queries, centers, bandwidth, log_weights, "attention")
+    true = moments(queries, centers, bandwidth, log_weights, "reference")
+    pairs = ((fast.log_density, true.log_density), [curvature(m, bandwidth) for m in (fast, true)])
+    for (value, truth), bound in zip(pairs, (log_error, K_error), strict=True):
+        assert float(((value - truth).abs() / truth.abs().clamp(min=1)).max()) <= bound
+    return [bare_modes(m, bandwidth, (1, 2, 3, 4)).mean(1).numpy() for m in (fast, true)]
+
+
+HARD = {
+    "realistic": (make_logits(3000), make_logits(300, seed=1)),
+    "offset": (make_logits(3000, offset=1e4), make_logits(300, offset=1e4, seed=1)),
+    "tiny": (make_logits(3000, spread=1e-3), make_logits(300, spread=1e-3, seed=1)),
+    "huge": (make_logits(3000, spread=1e3), make_logits(300, spread=1e3, seed=1)),
+    "duplicates": (make_logits(60).repeat(50, 1), make_logits(300, seed=1)),
+    "at the centres": (make_logits(3000), make_logits(3000)[:300]),
+    "far": (make_logits(3000), 1e3 * make_logits(300, seed=1)),
+    "tiny, offset": (make_logits(3000, 1e-1, 1e2), make_logits(300, 1e-1, 1e2, seed=1)),
+}
+
+
+@pytest.mark.parametrize("factor", [0.05, 0.25, 1.0, 4.0])
+@pytest.mark.parametrize("case", HARD)
+def test_float32_accuracy_on_hard_data(case, factor):
+    centers, queries = HARD[case]
+    fast, true = assert_accurate(queries, centers, factor * silverman(centers))
+    if true.std() > 1e-4:  # with a narrow kernel, all uncertainties at centres are equal
+        assert spearmanr(fast, true).statistic >= 0.99999
+
+
+def test_a_single_centre():
+    queries = make_logits(300, seed=1)
+    fast, true = assert_accurate(queries, make_logits(1), 3.5, log_error=1e-6, K_error=1e-6)
+    assert spearmanr(fast, true).statistic >= 0.99999
+
+
+def test_a_kernel_far_narrower_than_the_data_is_recomputed_in_float64():
+    # float32 alone has an error of 0.28 in log ρ here
+    centers = make_logits(2000, spread=1e3)
+    assert_accurate(centers[:200], centers, bandwidth=1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bandwidth", [1e-3, 1e-5, 1e-8])
+def test_the_reference_recomputes_what_float64_cannot_resolve(dtype, bandwidth):
+    centers = make_logits(300).to(dtype)
+    queries = torch.cat([centers[:20], centers[:20] + bandwidth]).to(dtype)
+    assert_accurate(queries, centers, bandwidth)
+
+
+def test_one_centre_far_from_the_others():
+    centers = make_logits(300).double()
+    centers[0] = 1e12
+    assert_accurate(make_logits(50, seed=1).double(), centers, 3.0)
+
+
+@pytest.mark.parametrize("dimension", [512, 2048])
+def test_many_dimensions(dimension):
+    centers, queries = make_logits(200, dimension=dimension), make_logits(50, dimension=dimension)
+    queries = queries + 0.1 * make_logits(50, dimension=dimension, seed=2)
+    assert_accurate(queries, centers, silverman(centers))
+
+
+def test_only_inexact_rows_are_recomputed(monkeypatch):
+    calls = []
+    plain = AttentionEngine.average
+
+    def counted(self, queries, packed):
+        calls.append((queries.dtype, queries.shape[0]))
+        return plain(self, queries, packed)
+
+    monkeypatch.setattr(AttentionEngine, "average", counted)
+    centers = make_logits(3000)
+    queries = torch.cat([centers[:40], make_logits(60, seed=1)])
+    moments(queries, centers, silverman(centers), engine="attention")
+    assert calls == [(torch.float32, 100)]
+    calls.clear()
+    # a narrow kernel: at a centre log ρ is small and the error of expanding the square is not
+    moments(queries, centers, 1e-3 * silverman(centers), engine="attention")
+    assert calls == [(torch.float32, 100), (torch.float64, 40)]
+
+
+def test_nan_of_the_fast_pass_is_recomputed(monkeypatch):
+    plain = AttentionEngine.average
+
+    def with_nan(self, queries, packed):
+        found = plain(self, queries, packed)
+        if queries.dtype == torch.float32:
+            found.mean_square[3] = float("nan")
+        return found
+
+    monkeypatch.setattr(AttentionEngine, "average", with_nan)
+    assert_accurate(make_logits(20, seed=1), make_logits(300), 3.0)
+
+
+@pytest.mark.parametrize("dimension", [1, 10, 100, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_packed_block_of_centres_keeps_to_its_budget(dimension, dtype, monkeypatch):
+    sizes = []
+    plain = AttentionEngine.pack
+
+    def measured(self, keys, bias):
+        head = plain(self, keys, bias)
+        sizes.append(head.centers.nbytes)
+        return head
+
+    monkeypatch.setattr(AttentionEngine, "pack", measured)
+    monkeypatch.setattr(fused, "CENTER_BYTES", 2**18)
+    field = engines.create("attention", torch.zeros(3000, dimension, dtype=dtype), 1.0)
+    field(torch.zeros(1, dimension, dtype=dtype))
+    assert max(sizes) <= 2**18
+
+
+def test_small_blocks_give_the_same(monkeypatch):
+    centers, queries = make_logits(700).double(), make_logits(300, seed=1).double()
+    log_weights = torch.linspace(-3, 0, 700, dtype=torch.float64)
+    whole = moments(queries, centers, 3.0, log_weights, "attention")
+    monkeypatch.setitem(fused.BLOCK_BYTES, "cpu", 2000)  # 20 queries at a time
+    monkeypatch.setattr(fused, "CENTER_BYTES", 8000)  # 62 centres at a time
+    parts = moments(queries, centers, 3.0, log_weights, "attention")
+    for value, truth in zip(parts[:3], whole[:3], strict=True):
+        torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
+
+
+def limit_memory(monkeypatch, rows):
+    """Make blocks of more queries than `rows` run out of memory; returns the sizes tried."""
+    sizes = []
+    plain = AttentionEngine.average
+
+    def limited(self, queries, packed):
+        sizes.append(queries.shape[0])
+        if queries.shape[0] > rows:
+            raise torch.cuda.OutOfMemoryError
+        return plain(self, queries, packed)
+
+    monkeypatch.setattr(AttentionEngine, "average", limited)
+    return sizes
+
+
+def test_out_of_memory_halves_the_block(monkeypatch):
+    centers, queries = make_logits(50).double(), make_logits(100, seed=1).double()
+    whole = moments(queries, centers, 3.0, engine="attention")
+    sizes = limit_memory(monkeypatch, 30)
+    parts = moments(queries, centers, 3.0, engine="attention")
+    assert sizes == [100, 50, 25, 25, 25, 25]
+    for value, truth in zip(parts[:3], whole[:3], strict=True):
+        torch.testing.assert_close(value, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_out_of_memory_with_a_single_query_raises(monkeypatch):
+    limit_memory(monkeypatch, 0)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        moments(make_logits(9), make_logits(5), 3.0, engine="attention")
+
+
+def test_autocast_does_not_change_the_field():
+    rows = make_logits(300)
+    plain = moments(rows[:20], rows, 1.0, engine="attention")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = moments(rows[:20], rows, 1.0, engine="attention")
+    assert all(torch.equal(a, b) for a, b in zip(plain[:3], cast[:3], strict=True))
