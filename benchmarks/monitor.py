@@ -154,9 +154,9 @@ def delay(repeats: int) -> list[dict[str, object]]:
             at = verdict.alarm_at
             early += at is not None and at <= CLEAN
             missed += at is None
-            if at is not None and verdict.since is not None and at > CLEAN:
+            if at is not None and verdict.change_point is not None and at > CLEAN:
                 late.append(at - CLEAN)
-                since.append(verdict.since - CLEAN)
+                since.append(verdict.change_point - CLEAN)
         quantiles = np.quantile(late, [0.1, 0.5, 0.9]).tolist() if late else [None] * 3
         rows.append(
             {

@@ -1,4 +1,4 @@
-"""qipf export as a user meets it."""
+"""qipf export."""
 
 import json
 
@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 
 import qipf
-from tests.cli.test_module import run
+from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
 
 
@@ -18,7 +18,8 @@ def field(tmp_path):
     return fitted
 
 
-def test_a_field_is_exported(monkeypatch, capsys, tmp_path, field):
+@pytest.mark.slow
+def test_a_model_is_exported(monkeypatch, capsys, tmp_path, field):
     target = tmp_path / "field.onnx"
     code, out, err = run(
         monkeypatch, capsys, "export", tmp_path / "field.qipf", "-o", target, "--max-centers", 50
@@ -33,7 +34,8 @@ def test_a_field_is_exported(monkeypatch, capsys, tmp_path, field):
     np.testing.assert_allclose(uncertainty, small.uncertainty(rows.astype(float)), rtol=1e-9)
 
 
-def test_the_answer_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
+@pytest.mark.slow
+def test_the_result_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
     rows = make_logits(300, seed=2).numpy()
     rule = qipf.accept_rule(field.uncertainty(rows), np.arange(300) < 3, min_coverage=0.5)
     qipf.save(rule, tmp_path / "rule.qipf")
@@ -55,22 +57,13 @@ def test_the_answer_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("field.qipf", "-o", "field.pt"),
-            "qipf: Cannot write 'field.pt': name a file that ends in .onnx.\n",
-        ),
-        (("none.qipf", "-o", "field.onnx"), "qipf: There is no file none.qipf.\n"),
-        (
-            ("field.qipf", "-o", "field.onnx", "--max-centers", "0"),
-            "qipf: max_centers must be an integer of at least 1, or None for all, got 0.\n",
-        ),
-        (
-            ("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"),
-            "qipf: rule must be an AcceptRule, as qipf.accept_rule makes, got QIPF.\n",
-        ),
+        (("field.qipf", "-o", "field.pt"), "name a file that ends in .onnx"),
+        (("none.qipf", "-o", "field.onnx"), "There is no file none.qipf"),
+        (("field.qipf", "-o", "field.onnx", "--max-centers", "0"), "max_centers must be"),
+        (("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"), "rule must be an AcceptRule"),
     ],
 )
-def test_refusals_are_one_line(arguments, message, monkeypatch, capsys, tmp_path, field):
+def test_bad_input_is_one_line(arguments, message, monkeypatch, capsys, tmp_path, field):
     monkeypatch.chdir(tmp_path)
-    assert run(monkeypatch, capsys, "export", *arguments) == (2, "", message)
+    assert message in error_line(monkeypatch, capsys, "export", *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["field.qipf"]

@@ -1,4 +1,4 @@
-"""What all commands share: errors, exit codes, warnings, progress, completion."""
+"""All commands: errors, exit codes, warnings, progress, completion, documentation."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ import qipf
 from qipf import QIPF, QIPFWarning
 from qipf.cli import docs
 from qipf.io import logits as tables
-from tests.cli.test_module import run
+from tests.cli.commands import run
 from tests.conftest import make_logits
 
 
@@ -31,18 +31,21 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_version(monkeypatch, capsys):
+    assert run(monkeypatch, capsys, "--version") == (0, f"qipf {qipf.__version__}\n", "")
+
+
 def broken(*_arguments, **_options):
     raise ZeroDivisionError("division by zero\nand more")
 
 
-def test_what_nobody_expected_is_one_line_and_exit_code_1(monkeypatch, capsys, folder):
+def test_an_unexpected_error_is_one_line_and_exit_code_1(monkeypatch, capsys, folder):
     monkeypatch.setattr(tables, "open_table", broken)
     code, out, err = run(monkeypatch, capsys, "fit", "train.npz")
     assert (code, out) == (1, "")
-    assert err == (
-        "qipf: unexpected ZeroDivisionError: division by zero. Run it again with --debug, and "
-        "report what it shows.\n"
-    )
+    assert err.startswith("qipf: unexpected ZeroDivisionError: division by zero. ")
+    assert "--debug" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -70,35 +73,20 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, capsys, fold
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("show", "qipf show: Missing argument 'path'. Try `qipf show --help`."),
-        ("score f.qipf", "qipf score: Missing argument 'test'. Try `qipf score --help`."),
-        (
-            "score f.qipf t.csv",
-            "qipf score: Missing option '--output' / '-o'. Try `qipf score --help`.",
-        ),
-        (
-            "show a b",
-            "qipf show: Got unexpected extra argument(s) (b). Try `qipf show --help`.",
-        ),
+        ("show", "qipf show: Missing argument 'path'"),
+        ("score f.qipf t.csv", "qipf score: Missing option '--output' / '-o'"),
+        ("show a b", "qipf show: Got unexpected extra argument(s) (b)"),
         ("scor f t", "qipf: No such command 'scor'. Did you mean 'score'? Try `qipf --help`."),
-        (
-            "figure sevrity runs/x",
-            "qipf figure: No such command 'sevrity'. Did you mean 'severity'? "
-            "Try `qipf figure --help`.",
-        ),
-        (
-            "show --jsno",
-            "qipf show: No such option: --jsno (Possible options: --json). Try `qipf show --help`.",
-        ),
-        (
-            "bench run --seed many",
-            "qipf bench run: Invalid value for '--seed': Input should be a valid integer, unable "
-            "to parse string as an integer. Try `qipf bench run --help`.",
-        ),
+        ("figure sevrity x", "qipf figure: No such command 'sevrity'. Did you mean 'severity'?"),
+        ("show --jsno", "qipf show: No such option: --jsno (Possible options: --json)."),
+        ("bench run --seed many", "qipf bench run: Invalid value for '--seed': "),
     ],
 )
-def test_wrong_words_are_one_line_and_exit_code_2(monkeypatch, capsys, words, line):
-    assert run(monkeypatch, capsys, *words.split()) == (2, "", f"{line}\n")
+def test_usage_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, words, line):
+    code, out, err = run(monkeypatch, capsys, *words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(line)
+    assert "--help`." in err
 
 
 def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys):
@@ -107,8 +95,8 @@ def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys):
     assert "Usage: qipf figure" in out
 
 
-@pytest.mark.parametrize("words", ["--help", "score --help", "scor", "bench run --seed many"])
-def test_help_and_wrong_words_do_not_wait_for_torch(words):
+@pytest.mark.parametrize("words", ["score --help", "bench run --seed many"])
+def test_help_and_usage_errors_do_not_import_torch(words):
     code = (
         f"import sys; sys.argv = ['qipf', *{words.split()}]\n"
         "from qipf.cli import main\n"
@@ -135,8 +123,6 @@ def test_public_names_are_found_when_first_used():
     assert issubclass(qipf.QIPFNotFittedError, NotFittedError)
     with pytest.raises(AttributeError, match="module 'qipf' has no attribute 'QIPV'"):
         _ = qipf.QIPV
-    with pytest.raises(AttributeError, match="module 'qipf.errors' has no attribute 'Nothing'"):
-        _ = qipf.errors.Nothing
 
 
 def test_warnings_are_one_line(monkeypatch, capsys, folder):
@@ -153,16 +139,16 @@ def test_warnings_are_one_line(monkeypatch, capsys, folder):
 def test_exit_codes_are_in_the_help(monkeypatch, capsys):
     code, out, _ = run(monkeypatch, capsys, "--help")
     assert code == 0
-    told = " ".join(out.split())
-    for part in ("Exit codes: 0 done", "1 an error nobody expected", "2 bad input", "130 inter"):
-        assert part in told
+    shown = " ".join(out.split())
+    for part in ("Exit codes: 0 success", "1 unexpected error", "2 bad input", "130 inter"):
+        assert part in shown
 
 
 # ---------------------------------------------------------------------- a shell's completion
 
 
 def complete(words):
-    """What the shell offers after these words."""
+    """The shell's completions of these words."""
     environment = {
         **os.environ,
         "_QIPF_COMPLETE": "complete_bash",
@@ -175,12 +161,7 @@ def complete(words):
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [
-        ("qipf fig", ["figure"]),
-        ("qipf s", ["score", "show"]),
-        ("qipf figure se", ["severity"]),
-        ("qipf bench run --su", ["--suite"]),
-    ],
+    [("qipf s", ["score", "show"]), ("qipf bench run --su", ["--suite"])],
 )
 def test_the_shell_completes_commands(typed, offered):
     assert complete(typed).stdout.split() == offered
@@ -213,6 +194,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_progress_is_shown_in_a_terminal(monkeypatch, capsys, folder):
     assert run(monkeypatch, capsys, "fit", "train.npz")[2] == ""  # no terminal, no bar
     ours, theirs = pty.openpty()

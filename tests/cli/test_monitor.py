@@ -1,4 +1,4 @@
-"""qipf monitor, as a user runs it: files, pipes, Ctrl-C, kill -9."""
+"""qipf monitor: files, pipes, Ctrl-C, kill -9."""
 
 import json
 import os
@@ -13,8 +13,7 @@ import pytest
 
 import qipf
 from qipf import ShiftMonitor
-from tests.cli.monitoring import interrupted, watched, write
-from tests.cli.test_module import run
+from tests.cli.commands import interrupted, run, watched, write
 from tests.conftest import make_logits
 
 
@@ -26,12 +25,13 @@ def test_verdicts_for_people(monkeypatch, capsys, folder):
     assert (code, err) == (0, "qipf: stream.csv, line 67: 1 fields instead of 10; skipped.\n")
     first, second = out.splitlines()
     assert re.fullmatch(
-        r"40: no shift found, p [\d.]+, KS 0\.\d+, more uncertain \d+\.\d%, accuracy 97\.5% "
+        r"40: no shift detected, p [\d.]+, KS 0\.\d+, more uncertain \d+\.\d%, accuracy 97\.5% "
         r"\(91\.\d% to 100\.0%\), 0 of 40 abstained",
         first,
     )
     assert re.fullmatch(
-        r"66: SHIFT since \d+ \(found at 5\d\), p .*, 1 of 40 abstained, 1 bad lines so far", second
+        r"66: SHIFT from \d+ on \(detected at 5\d\), p .*, 1 of 40 abstained, 1 bad lines so far",
+        second,
     )
 
 
@@ -102,7 +102,7 @@ def test_a_growing_file_is_followed_until_a_signal_ends_it(
     assert (code, err) == (expected, "")
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
     assert [each["seen"] for each in told[:2]] == [20, 40]
-    assert told[2]["seen"] in (45, 52)  # what had come is counted, saved and told
+    assert told[2]["seen"] in (45, 52)  # what was read is counted, saved and reported
     kept = ShiftMonitor.load(state, qipf.load("field.qipf"))
     assert kept.seen == told[2]["seen"]
     code, again, _ = watched(monkeypatch, capsys, "stream.csv", "--state", state)
@@ -133,7 +133,7 @@ for attempt in range(40):
             os.kill(child, signal.SIGKILL)
             break
     for line in lines:
-        if line.endswith("\\n"):  # what was told before it died
+        if line.endswith("\\n"):  # written before it died
             print(line, end="", flush=True)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) == 0:
@@ -142,10 +142,11 @@ sys.exit(1)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing_and_counts_nothing_twice(monkeypatch, capsys, folder):
-    write("long.csv", make_logits(2020, seed=5).tolist())
+    write("long.csv", make_logits(1020, seed=5).tolist())
     code, expected, _ = watched(monkeypatch, capsys, "long.csv", "--window", 50)
-    assert (code, len(expected)) == (0, 41)
+    assert (code, len(expected)) == (0, 21)
     ended = subprocess.run(
         [sys.executable, "-c", KILLER, "0"], capture_output=True, text=True, check=False
     )
@@ -154,21 +155,18 @@ def test_kill_9_loses_nothing_and_counts_nothing_twice(monkeypatch, capsys, fold
     by_number = {each["number"]: each for each in told}
     assert list(by_number.values()) == expected
     assert all(each == by_number[each["number"]] for each in told)
-    assert len(told) > len(expected)  # it was killed, and told some again
+    assert len(told) > len(expected)  # it was killed, and repeated some
 
 
-def test_bad_lines_stop_if_wished(monkeypatch, capsys, folder):
+def test_bad_lines_can_stop_the_command(monkeypatch, capsys, folder):
     with open("stream.csv", "a") as file:
         file.write("1,2\n")
     code, told, err = watched(monkeypatch, capsys, "stream.csv", "--on-bad-line", "stop")
     assert (code, told[-1]["seen"], told[-1]["lines"]) == (2, 45, 45)
-    assert err == (
-        "qipf: stream.csv, line 46: 2 fields instead of 10. Skip such lines with --on-bad-line "
-        "skip.\n"
-    )
+    assert "stream.csv, line 46: 2 fields instead of 10" in err
 
 
-def test_metrics_are_served_while_it_watches(monkeypatch, capfd, folder):
+def test_metrics_are_served_while_it_runs(monkeypatch, capfd, folder):
     seen = {}
 
     def scraped():

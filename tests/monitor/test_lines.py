@@ -1,6 +1,5 @@
-"""Lines as they come: from files that grow, from pipes, overlong, unfinished, cut."""
+"""Lines as they arrive: from growing files and pipes, too long, unfinished, truncated."""
 
-import fcntl
 import gzip
 import lzma
 import os
@@ -57,8 +56,8 @@ def test_lines_do_not_depend_on_how_much_is_read_at_once(path, monkeypatch, size
     assert ends == [4, 8, 9, 15]
 
 
-@pytest.mark.parametrize("size", [4, 7, 13, 16, 64, 1000])
-@pytest.mark.parametrize("length", [10, 11, 19, 20, 21])
+@pytest.mark.parametrize("size", [4, 13, 1000])
+@pytest.mark.parametrize("length", [10, 11, 21])
 def test_how_long_a_line_may_be_does_not_depend_on_reads(path, monkeypatch, size, length):
     monkeypatch.setattr(module, "CHUNK", size)
     monkeypatch.setattr(module, "LONGEST_LINE", 10)
@@ -96,7 +95,7 @@ def test_a_last_line_without_its_end_can_be_left(path):
 def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     path.write_bytes(b"a\nb")
-    heard, wanted = [], threading.Event()
+    found, wanted = [], threading.Event()
 
     def grow():
         for part in (b"b\n", b"c\nunfin", b"ished"):
@@ -105,58 +104,50 @@ def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
 
     with LineSource(path, follow=True, stopping=wanted.is_set) as source:
         for lines in source.lines():
-            heard += lines.texts
-            if heard == [b"a"]:
+            found += lines.texts
+            if found == [b"a"]:
                 grow()
-            if heard == [b"a", b"bb", b"c"]:
+            if found == [b"a", b"bb", b"c"]:
                 wanted.set()
-    assert heard == [b"a", b"bb", b"c"]  # what has no end is left for later
+    assert found == [b"a", b"bb", b"c"]  # what has no end is left for later
 
 
-def test_a_file_that_became_shorter_is_told(path, monkeypatch):
+def test_a_truncated_file_is_rejected(path, monkeypatch):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     path.write_bytes(b"a\nb\n")
     with (
         LineSource(path, follow=True) as source,
-        pytest.raises(QIPFInputError) as caught,
+        pytest.raises(QIPFInputError, match="shorter than the part already read"),
     ):
         for _ in source.lines():
             path.write_bytes(b"a\n")
-    assert str(caught.value) == (
-        f"{path} became shorter than what was read of it: it was cut or written anew. Read the new "
-        "one with --new-input."
-    )
 
 
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_file_that_lost_its_name_is_read_out_then_told(path, monkeypatch, replaced):
+def test_a_moved_file_is_read_to_its_end_then_rejected(path, monkeypatch, replaced):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     path.write_bytes(b"a\n")
-    heard, looks = [], module.LineSource._moved
+    found, looks = [], module.LineSource._moved
 
     def looked(source):
-        found = looks(source)
-        if found and heard == [b"a"]:  # its writer has not noticed yet
+        moved = looks(source)
+        if moved and found == [b"a"]:  # its writer has not noticed yet
             with open(path.with_suffix(".1"), "ab") as file:
                 file.write(b"late\n")
-        return found
+        return moved
 
     monkeypatch.setattr(module.LineSource, "_moved", looked)
     with (
         LineSource(path, follow=True) as source,
-        pytest.raises(QIPFInputError) as caught,
+        pytest.raises(QIPFInputError, match="was moved or removed"),
     ):
         for lines in source.lines():
-            heard += lines.texts
-            if heard == [b"a"]:
+            found += lines.texts
+            if found == [b"a"]:
                 path.rename(path.with_suffix(".1"))
                 if replaced:
                     path.write_bytes(b"new\n")
-    assert heard == [b"a", b"late"]
-    assert str(caught.value) == (
-        f"{path} is no longer the file that was read: that one was moved away or removed. Read the "
-        "new one with --new-input."
-    )
+    assert found == [b"a", b"late"]
 
 
 def test_standard_input_is_read_to_its_end(stdin):
@@ -167,49 +158,35 @@ def test_standard_input_is_read_to_its_end(stdin):
         assert texts(source) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.skipif(not hasattr(fcntl, "F_GETPIPE_SZ"), reason="only Linux tells a pipe's size")
-def test_a_pipe_is_made_to_hold_a_piece(stdin):
-    with LineSource(None):
-        assert fcntl.fcntl(0, fcntl.F_GETPIPE_SZ) >= module.CHUNK
+def test_a_closed_standard_input_is_rejected(stdin, monkeypatch):
     os.close(stdin)
-
-
-def test_a_closed_standard_input_is_told(stdin, monkeypatch):
-    os.close(stdin)
-    message = (
-        "Standard input is closed. Name a file, or pipe lines into it: COMMAND | qipf monitor "
-        "field.qipf."
-    )
     kept = os.dup(0)
     os.close(0)
     try:
-        with pytest.raises(QIPFInputError) as caught:
+        with pytest.raises(QIPFInputError, match="Standard input is closed"):
             LineSource(None)
     finally:
         os.dup2(kept, 0)
         os.close(kept)
-    assert str(caught.value) == message
     monkeypatch.setattr("sys.stdin", None)  # closed at the start; 0 may be another file's number
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="Standard input is closed"):
         LineSource(None)
-    assert str(caught.value) == message
 
 
-def test_what_cannot_be_read_is_told(tmp_path):
+def test_an_unreadable_input_is_rejected(tmp_path):
     kept = os.dup(0)
     folder = os.open(tmp_path, os.O_RDONLY)
     os.dup2(folder, 0)
     try:
-        with LineSource(None) as source, pytest.raises(QIPFInputError) as caught:
+        with LineSource(None) as source, pytest.raises(QIPFInputError, match="Is a directory"):
             texts(source)
     finally:
         os.dup2(kept, 0)
         os.close(kept)
         os.close(folder)
-    assert str(caught.value) == "Cannot read standard input: Is a directory."
 
 
-def test_a_stop_is_heard_while_nothing_comes(stdin, monkeypatch):
+def test_it_stops_while_nothing_arrives(stdin, monkeypatch):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     asked = iter([False, False, False])
     with LineSource(None, stopping=lambda: next(asked, True)) as source:
@@ -231,48 +208,26 @@ def test_the_tail_tells_files_apart(path):
         assert source.tail(5005) == ""  # it does not reach there
 
 
-def test_a_file_that_is_not_there_is_told(path):
-    with pytest.raises(QIPFInputError) as caught:
-        LineSource(path)
-    assert str(caught.value) == f"Cannot read {path}: No such file or directory."
-
-
-def test_what_is_no_file_is_told(tmp_path):
-    fifo = tmp_path / "fifo"
+def test_inputs_that_are_not_text_files_are_rejected(tmp_path):
+    fifo, packed, other, array = (tmp_path / name for name in ("fifo", "a.csv", "b.csv", "a.npy"))
     os.mkfifo(fifo)
-    reading, writing = os.pipe()
-    substituted = Path(f"/dev/fd/{reading}")  # as <(command) gives it
-    before = len(os.listdir("/dev/fd"))
-    for each in (fifo, substituted, Path(os.devnull)):
-        with pytest.raises(QIPFInputError) as caught:
-            LineSource(each)
-        assert str(caught.value) == (
-            f"{each} is a pipe or a device, not a file whose place can be kept. Feed it to "
-            "standard input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf."
-        )
-    with pytest.raises(QIPFInputError) as caught:
-        LineSource(tmp_path)
-    assert str(caught.value) == f"{tmp_path} is a folder. Name a file in it."
-    packed, other, array = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "a.npy"
     packed.write_bytes(gzip.compress(b"1,2"))
     other.write_bytes(lzma.compress(b"1,2"))
     array.write_bytes(b"\x93NUMPY\x01")
-    for each, message in [
-        (
-            packed,
-            "compressed (gzip), not lines of text. Unpack it into standard input: zcat FILE | qipf "
-            "monitor field.qipf.",
-        ),
-        (
-            other,
-            "compressed (xz), not lines of text. Unpack it into standard input: xzcat FILE | qipf "
-            "monitor field.qipf.",
-        ),
-        (array, "an .npy file, not lines of text. Judge it with qipf score."),
+    reading, writing = os.pipe()
+    before = len(os.listdir("/dev/fd"))
+    for path, message in [
+        (tmp_path / "no.csv", "No such file or directory"),
+        (fifo, "is a pipe or a device"),
+        (Path(f"/dev/fd/{reading}"), "is a pipe or a device"),  # as <(command) gives it
+        (Path(os.devnull), "is a pipe or a device"),
+        (tmp_path, "is a folder"),
+        (packed, "compressed .gzip.* zcat FILE | qipf monitor"),
+        (other, "compressed .xz.* xzcat FILE"),
+        (array, "an .npy file.* qipf score"),
     ]:
-        with pytest.raises(QIPFInputError) as caught:
-            LineSource(each)
-        assert str(caught.value) == f"{each} is {message}"
+        with pytest.raises(QIPFInputError, match=message):
+            LineSource(path)
     assert len(os.listdir("/dev/fd")) == before
     for descriptor in (reading, writing):
         os.close(descriptor)

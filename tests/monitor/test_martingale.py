@@ -1,4 +1,4 @@
-"""The game against uniform p-values: money counted by hand, fair while nothing changes."""
+"""The test martingale: values of the definition, and fairness under the hypothesis."""
 
 import copy
 
@@ -6,50 +6,52 @@ import numpy as np
 import pytest
 from scipy.stats import beta
 
-from qipf.monitor.martingale import BETS, Betting, Crossing
+from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
 
 
-def naive_money(p):
-    """The definition, bet by bet and start by start."""
+def naive_martingale(p):
+    """The definition, alternative by alternative and start by start."""
 
-    def cash(t):
+    def unstarted(t):
         return 1 / (1 + np.log(1 + t))
 
-    densities = np.array([beta.pdf(p, a, b) for a, b in BETS])  # (m, t)
+    densities = np.array([beta.pdf(p, a, b) for a, b in ALTERNATIVES])  # (m, t)
     t = len(p)
-    money = cash(t)
+    value = unstarted(t)
     for start in range(t):
-        money += (cash(start) - cash(start + 1)) * densities[:, start:].prod(1).mean()
-    return money
+        value += (unstarted(start) - unstarted(start + 1)) * densities[:, start:].prod(1).mean()
+    return value
 
 
-def test_the_money_is_that_of_the_definition(rng):
-    p, betting = rng.uniform(size=40), Betting()
+def test_it_equals_the_definition(rng):
+    p, martingale = rng.uniform(size=40), Martingale()
     for k in range(40):
-        betting.add(p[k : k + 1], 1 - p[k : k + 1], np.inf)
-        assert betting.log_evidence == pytest.approx(np.log(naive_money(p[: k + 1])), abs=1e-12)
+        martingale.add(p[k : k + 1], 1 - p[k : k + 1], np.inf)
+        assert martingale.log_evidence == pytest.approx(
+            np.log(naive_martingale(p[: k + 1])), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("before", [[], [0.1, 0.9, 0.2]])
-def test_the_game_is_fair(before):
-    """One step: the mean money over all p-values is what it was before."""
-    start, betting = np.array(before), Betting()
-    betting.add(start, 1 - start, np.inf)
-    t = (np.arange(2000) + 0.5) / 2000
-    # a grid that is dense at both ends, where steep bets have their mass
+def test_it_is_a_martingale(before):
+    """One step: the mean over all p-values is the value before."""
+    start, martingale = np.array(before), Martingale()
+    martingale.add(start, 1 - start, np.inf)
+    t = (np.arange(800) + 0.5) / 800
+    # a grid that is dense at both ends, where steep densities have their mass
     rise, fall = t**15, (1 - t) ** 15
     p, q, width = rise / (rise + fall), fall / (rise + fall), 15 * (t * (1 - t)) ** 14
     mean = 0.0
-    for each, other, dp in zip(p, q, width / (rise + fall) ** 2 / 2000, strict=True):
-        after = copy.copy(betting)
+    for each, other, dp in zip(p, q, width / (rise + fall) ** 2 / 800, strict=True):
+        after = copy.copy(martingale)
         after.add(np.array([each]), np.array([other]), np.inf)
         mean += np.exp(after.log_evidence) * dp
-    assert mean == pytest.approx(np.exp(betting.log_evidence), rel=1e-4)
+    assert mean == pytest.approx(np.exp(martingale.log_evidence), rel=1e-4)
 
 
 def test_batches_make_no_difference_to_the_last_bit(rng):
     p = rng.uniform(size=3000) ** 1.5
-    whole, pieces = Betting(), Betting()
+    whole, pieces = Martingale(), Martingale()
     crossings = [whole.add(p, 1 - p, 5.0)]
     found = [
         pieces.add(part, 1 - part, 5.0) for part in np.split(p, [1, 2, 3, 700, 700, 1999, 2998])
@@ -60,18 +62,18 @@ def test_batches_make_no_difference_to_the_last_bit(rng):
     assert (whole.log_evidence, whole.peak) == (pieces.log_evidence, pieces.peak)
 
 
-def test_the_crossing_is_told_once_with_its_start(rng):
+def test_the_crossing_is_returned_once_with_the_change_point(rng):
     p = np.concatenate([rng.uniform(size=500), rng.uniform(size=100) ** 4])
-    betting = Betting()
-    crossing = betting.add(p, 1 - p, np.log(100))
+    martingale = Martingale()
+    crossing = martingale.add(p, 1 - p, np.log(100))
     assert isinstance(crossing, Crossing)
     assert 500 < crossing.at < 540
-    assert abs(crossing.since - 500) < 15
-    assert betting.add(p[-50:], 1 - p[-50:], np.log(100)) is None
-    # just that many are needed
-    again = Betting()
+    assert abs(crossing.change_point - 500) < 15
+    assert martingale.add(p[-50:], 1 - p[-50:], np.log(100)) is None
+    # it is the first prediction that reaches the level
+    again = Martingale()
     assert again.add(p[: crossing.at - 1], 1 - p[: crossing.at - 1], np.log(100)) is None
-    assert again.peak < np.log(100) <= betting.peak
+    assert again.peak < np.log(100) <= martingale.peak
 
 
 @pytest.mark.parametrize(
@@ -80,15 +82,15 @@ def test_the_crossing_is_told_once_with_its_start(rng):
      lambda u: 0.5 + (0.3 * (2 * u - 1)), lambda u: 1e-12 * u],
     ids=["high", "low", "narrow", "middle", "extreme"],
 )  # fmt: skip
-def test_every_kind_of_change_is_found(rng, shift):
+def test_every_kind_of_change_is_detected(rng, shift):
     u = rng.uniform(size=3000)
     u[1000:] = shift(u[1000:])
-    crossing = Betting().add(u, 1 - u, np.log(100))
+    crossing = Martingale().add(u, 1 - u, np.log(100))
     assert crossing is not None
     assert 1000 < crossing.at < 1300
 
 
 def test_nothing_to_add_changes_nothing():
-    betting = Betting()
-    assert betting.add(np.empty(0), np.empty(0), 1.0) is None
-    assert (betting.count, betting.log_evidence, betting.peak) == (0, 0.0, 0.0)
+    martingale = Martingale()
+    assert martingale.add(np.empty(0), np.empty(0), 1.0) is None
+    assert (martingale.count, martingale.log_evidence, martingale.peak) == (0, 0.0, 0.0)

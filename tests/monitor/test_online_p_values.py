@@ -1,4 +1,4 @@
-"""Ranks among held-out scores and the past: against a naive urn, uniform and independent."""
+"""Online p-values: equal to a naive urn, uniform and independent."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ from scipy.stats import kstest
 
 from qipf.calibration import quantization as rounding
 from qipf.calibration.conformal import Calibration
-from qipf.monitor import online_p_values as stream_ranks
-from qipf.monitor.online_p_values import StreamRanks
+from qipf.monitor import online_p_values as module
+from qipf.monitor.online_p_values import OnlinePValues
 
 
 def naive(calibration, scores, seed):
     """The p-values by going through all earlier scores, bin by bin, one prediction at a time."""
-    ranks = StreamRanks(calibration, seed)
-    u, tie_breaks = stream_ranks._uniforms(seed, 1, 0, len(scores)).T
+    ranks = OnlinePValues(calibration, seed)
+    u, tie_breaks = module._uniforms(seed, 1, 0, len(scores)).T
     mass, p = ranks.gaps.astype(float), []
     for k, score in enumerate(scores):
         rounded = rounding.rounded(np.array([score]))[0]
@@ -27,11 +27,11 @@ def naive(calibration, scores, seed):
 
 
 @pytest.mark.parametrize(("size", "digits"), [(7, 3), (60, 0), (3000, 3), (3000, 0)])
-def test_it_is_the_urn_of_the_definition(rng, size, digits):
+def test_they_are_those_of_the_urn(rng, size, digits):
     calibration = Calibration(np.round(rng.normal(size=size), digits))
     scores = np.round(rng.normal(size=700), digits)
     scores[[3, 50]] = np.nan
-    p, q = StreamRanks(calibration, 5).add(scores)
+    p, q = OnlinePValues(calibration, 5).add(scores)
     np.testing.assert_allclose(p, naive(calibration, scores, 5), rtol=1e-13)
     np.testing.assert_allclose(p + q, 1.0, rtol=1e-15)
     assert (p > 0).all()
@@ -41,16 +41,16 @@ def test_it_is_the_urn_of_the_definition(rng, size, digits):
 @pytest.mark.parametrize("digits", [0, 6])
 @pytest.mark.parametrize("size", [3, 1500])
 def test_p_values_of_a_clean_stream_are_uniform_and_independent(rng, size, digits):
-    """Over draws of held-out set and stream; against a fixed small set they would be neither."""
+    """Over draws of held-out set and stream."""
     streams = []
     for seed in range(300):
         draw = np.round(rng.normal(size=size + 60), digits)
-        streams.append(StreamRanks(Calibration(draw[:size]), seed).add(draw[size:])[0])
+        streams.append(OnlinePValues(Calibration(draw[:size]), seed).add(draw[size:])[0])
     p = np.array(streams)  # (stream, place)
     assert kstest(p[:, 0], "uniform").pvalue > 1e-3
     assert kstest(p[:, -1], "uniform").pvalue > 1e-3
     assert kstest(p.ravel(), "uniform").pvalue > 1e-3
-    # the mean of independent uniforms has this variance; a set's luck would raise it
+    # variance of a mean of independent uniforms; a fixed set's sampling error would raise it
     assert p.mean(1).var() == pytest.approx(1 / 12 / 60, rel=0.3)
     neighbours = np.corrcoef(p[:, :-1].ravel(), p[:, 1:].ravel())[0, 1]
     assert abs(neighbours) < 4 / np.sqrt(p[:, 1:].size)
@@ -58,7 +58,7 @@ def test_p_values_of_a_clean_stream_are_uniform_and_independent(rng, size, digit
 
 def test_batches_make_no_difference(rng):
     calibration, scores = Calibration(rng.normal(size=5000)), rng.normal(size=1000)
-    whole, pieces = StreamRanks(calibration, 1), StreamRanks(calibration, 1)
+    whole, pieces = OnlinePValues(calibration, 1), OnlinePValues(calibration, 1)
     p, q = whole.add(scores)
     cut = [pieces.add(part) for part in np.split(scores, [1, 2, 300, 300, 999])]
     np.testing.assert_array_equal(p, np.concatenate([part for part, _ in cut]))
@@ -68,23 +68,23 @@ def test_batches_make_no_difference(rng):
 
 
 @pytest.mark.parametrize("size", [1, 2, 1023, 1024, 5000, 2**20])
-def test_the_bins_are_few_and_hold_every_gap(size):
-    ranks = stream_ranks._edge_ranks(size)
-    assert len(ranks) < stream_ranks.MOST_BINS
+def test_the_bins_are_few_and_cover_every_gap(size):
+    ranks = module._edge_ranks(size)
+    assert len(ranks) < module.MOST_BINS
     assert ranks[0] == 1
     assert ranks[-1] == size
     assert (np.diff(ranks) > 0).all()
 
 
 def test_rounding_noise_does_not_order_equal_predictions(rng):
-    """A stream of one value, off by the last bit: its ranks stay those of ties."""
+    """A stream of one value, off by the last bit, is ranked as ties."""
     calibration = Calibration(np.ones(400))
-    p, _ = StreamRanks(calibration, 0).add(np.full(400, 1.0 + 2e-16))
+    p, _ = OnlinePValues(calibration, 0).add(np.full(400, 1.0 + 2e-16))
     assert kstest(p, "uniform").pvalue > 1e-3
 
 
 def test_huge_scores_are_the_most_unusual():
     with np.errstate(all="raise"):
-        p, _ = StreamRanks(Calibration(np.arange(9.0)), 0).add(np.array([1e300, -1e300]))
+        p, _ = OnlinePValues(Calibration(np.arange(9.0)), 0).add(np.array([1e300, -1e300]))
     assert p[0] < 0.1
     assert p[1] > 0.9

@@ -78,9 +78,10 @@ def test_the_format_can_be_said():
     assert LineParser(1, "x", "jsonl").parse([b"7", b"[2]"]).rows.tolist() == [[2.0]]
 
 
-def test_python_s_own_numbers_are_no_numbers():
-    parsed = LineParser(2, "x").parse([b"1,2", b"1_0,2", b'"1_0",2', b"1e300,2"])
-    assert parsed.bad == [(1, "'1_0' is not a number"), (2, "'1_0' is not a number")]
+def test_numbers_of_python_syntax_only_are_rejected():
+    parsed = LineParser(2, "x").parse([b"1,2", b"1_0,2", b'"1_0",2', b"1e300,2", "١,2".encode()])
+    assert parsed.bad[:2] == [(1, "'1_0' is not a number"), (2, "'1_0' is not a number")]
+    assert parsed.bad[2][0] == 4
     assert parsed.rows.tolist() == [[1.0, 2.0], [1e300, 2.0]]
     assert LineParser(2, "x").parse([b"1_0,2"]).rows.tolist() == []
 
@@ -104,6 +105,12 @@ def test_a_header_of_numbers_is_no_prediction(header, columns, row, logits, end)
     assert parser.parse([row + end, header + end]).places == [0]
 
 
+def test_other_columns_may_hold_anything():
+    header = b"id,logit_0,logit_1"
+    texts = [header, "é,1,2".encode(), b"a_b,3,4", b"\xff,5,6", b'"a,b",7,8']
+    assert LineParser(2, "x").parse(texts).rows.tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+
+
 def test_a_row_of_whole_numbers_is_a_prediction():
     assert LineParser(3, "x").parse([b"1,2,3"]).rows.tolist() == [[1.0, 2.0, 3.0]]
     assert LineParser(1, "x").parse([b"0", b"1"]).rows.tolist() == [[0.0], [1.0]]
@@ -114,7 +121,7 @@ def test_a_row_of_whole_numbers_is_a_prediction():
     [
         (
             b"1,2",
-            "has 2 logits a line, but the field was fitted with 3. Choose them with --columns",
+            "has 2 logits per line, but the model was fitted with 3. Select them with --columns",
         ),
         (b"\xff,1,2", "not UTF-8"),
         (b'"a,b', "not comma-separated (unexpected end of data)"),
@@ -123,8 +130,7 @@ def test_a_row_of_whole_numbers_is_a_prediction():
         (b"[1, 2]", "2 numbers instead of 3"),
         (
             b"1.5,oops,2.5",
-            "has no column 'logit*'. It has: 1.5, oops, 2.5. Choose the logits with --columns, "
-            "names or patterns by comma",
+            "has no column 'logit*'. It has: 1.5, oops, 2.5",
         ),
     ],
 )
@@ -132,44 +138,30 @@ def test_the_first_usable_line_tells_the_layout(first, reason):
     for texts in ([b"1.5,2.5,3.5", b"4,5,6"], [b"a,logit_0,logit_1,logit_2", b"x,4,5,6"]):
         parser = LineParser(3, "x")
         parsed = parser.parse([b"", first, b"", first, *texts])
-        assert parsed.bad == [(1, reason), (3, reason)]
+        assert [place for place, _ in parsed.bad] == [1, 3]
+        assert all(text.startswith(reason) for _, text in parsed.bad)
         assert parsed.rows[-1].tolist() == [4.0, 5.0, 6.0]
         # and so it does when they come one by one
         singly = LineParser(3, "x")
-        assert singly.parse([first]).bad == [(0, reason)]
-        assert not singly.settled
+        assert singly.parse([first]).bad == [(0, parsed.bad[0][1])]
+        assert not singly.layout_known
         assert singly.parse(texts).rows.tolist() == parsed.rows.tolist()
-        assert singly.settled
+        assert singly.layout_known
 
 
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (
-            [b"id,a,b", b"7,1.5,2.5"],
-            "x has no column 'logit*'. It has: id, a, b. Choose the logits with --columns, names "
-            "or patterns by comma.",
-        ),
-        (
-            [b"id,0,1", b"7,1.5,2.5"],
-            "x has no column 'logit*'. It has: id, 0, 1. Choose the logits with --columns, names "
-            "or patterns by comma.",
-        ),
-        (
-            [b"id,logit_0,logit_1", b"7,1.5,2.5"],
-            "x has 2 logits a line, but the field was fitted with 3. Choose them with --columns.",
-        ),
+        ([b"id,a,b", b"7,1.5,2.5"], r"x has no column 'logit\*'. It has: id, a, b."),
+        ([b"id,0,1", b"7,1.5,2.5"], r"x has no column 'logit\*'. It has: id, 0, 1."),
+        ([b"id,logit_0,logit_1", b"7,1.5,2.5"], "x has 2 logits per line"),
     ],
 )
-def test_numbers_under_names_are_not_taken_by_their_places(texts, message):
-    with pytest.raises(QIPFInputError) as caught:
+def test_columns_are_not_selected_by_position_after_a_header(texts, message):
+    with pytest.raises(QIPFInputError, match=message):
         LineParser(3, "x").parse(texts)
-    assert str(caught.value) == message
 
 
-def test_an_unknown_format_is_refused():
-    with pytest.raises(QIPFInputError) as caught:
+def test_an_unknown_format_is_rejected():
+    with pytest.raises(QIPFInputError, match="Did you mean 'csv'"):
         LineParser(2, "x", "tsv")
-    assert str(caught.value) == (
-        "Unknown format 'tsv'. Did you mean 'csv'? Known: auto, csv, jsonl."
-    )

@@ -1,4 +1,4 @@
-"""The window beside the held-out scores, against SciPy's own two-sample statistics."""
+"""Statistics of a window, against SciPy's two-sample statistics."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SCORES = st.lists(st.integers(-4, 4), min_size=1, max_size=30)
 
 
 @given(SCORES, SCORES)
-def test_it_counts_what_the_definitions_count(held_out, scores):
+def test_they_equal_the_definitions(held_out, scores):
     told = window_statistics(Calibration(held_out), np.array(scores, float), 0)
     differences = [np.mean(np.less_equal(scores, s)) - np.mean(np.less_equal(held_out, s))
                    for s in range(-4, 5)]  # fmt: skip
@@ -24,7 +24,7 @@ def test_it_counts_what_the_definitions_count(held_out, scores):
     assert told.mean_p == pytest.approx(Calibration(held_out).p_values(scores).mean())
 
 
-def test_it_is_what_scipy_says(rng):
+def test_they_equal_scipy(rng):
     held_out, scores = rounded(rng.normal(size=900)), rounded(rng.normal(loc=0.1, size=400))
     told = window_statistics(Calibration(held_out), scores, 0)
     assert told.ks == pytest.approx(ks_2samp(scores, held_out).statistic)
@@ -32,7 +32,7 @@ def test_it_is_what_scipy_says(rng):
     assert told.superiority == pytest.approx(mannwhitneyu(scores, held_out).statistic / 360_000)
 
 
-def test_what_batches_differ_by_is_no_difference(rng):
+def test_rounding_differences_of_batches_do_not_count(rng):
     kinds = np.array([0.37, 1.13, 2.71])
     drawn, held_out = kinds[rng.integers(0, 3, 300)], Calibration(kinds[rng.integers(0, 3, 500)])
     noise = 1 + 4e-6 * rng.uniform(-1, 1, size=300)

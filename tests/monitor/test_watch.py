@@ -1,4 +1,4 @@
-"""Watching lines: one verdict a window, each once, whatever interrupts in between."""
+"""Monitoring lines: one verdict per window, each once, whatever interrupts."""
 
 import random
 
@@ -9,7 +9,7 @@ import qipf
 from qipf import QIPFInputError, ShiftMonitor
 from qipf.monitor.lines import LineSource
 from qipf.monitor.parsing import LineParser
-from qipf.monitor.watch import REPORTED, Watch
+from qipf.monitor.watch import MAX_MESSAGES, Watch
 from tests.conftest import make_logits
 
 LINES = 57
@@ -39,33 +39,33 @@ def watch(
     field,
     path,
     state=None,
-    told=None,
-    complaints=None,
+    reports=None,
+    warnings=None,
     stopping=lambda: False,
     follow=False,
     monitor=None,
     **options,
 ):
-    """Run a watch; gives the verdicts and the complaints."""
-    told, complaints = [] if told is None else told, [] if complaints is None else complaints
+    """Run a watch; return the reports and the warnings."""
+    reports, warnings = [] if reports is None else reports, [] if warnings is None else warnings
     if monitor is None:
         exists = state is not None and state.exists()
         monitor = ShiftMonitor.load(state, field) if exists else ShiftMonitor(field, window=10)
     with LineSource(path, follow, stopping) as source:
-        Watch(monitor, source, state, told.append, complaints.append, **options).run(
+        Watch(monitor, source, state, reports.append, warnings.append, **options).run(
             LineParser(10, source.name)
         )
-    return told, complaints
+    return reports, warnings
 
 
-def test_one_verdict_a_window_and_one_for_the_rest(field, stream):
-    told, complaints = watch(field, stream)
-    assert [report.number for report in told] == [1, 2, 3, 4, 5, 6]
-    assert [report.verdict.seen for report in told] == [10, 20, 30, 40, 50, 55]
-    assert [report.lines for report in told] == [10, 21, 32, 42, 52, 57]
-    assert [report.bad_lines for report in told] == [0, 1, 1, 1, 1, 1]
-    assert [report.verdict.window.abstained for report in told] == [0, 0, 0, 1, 0, 0]
-    assert complaints == [f"{stream}, line 11: 2 fields instead of 10; skipped."]
+def test_one_verdict_per_window_and_one_for_the_rest(field, stream):
+    reports, warnings = watch(field, stream)
+    assert [report.number for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert [report.verdict.seen for report in reports] == [10, 20, 30, 40, 50, 55]
+    assert [report.lines for report in reports] == [10, 21, 32, 42, 52, 57]
+    assert [report.bad_lines for report in reports] == [0, 1, 1, 1, 1, 1]
+    assert [report.verdict.window.abstained for report in reports] == [0, 0, 0, 1, 0, 0]
+    assert warnings == [f"{stream}, line 11: 2 fields instead of 10; skipped."]
 
 
 def test_the_verdicts_are_those_of_the_library(field, stream):
@@ -78,18 +78,18 @@ def test_the_verdicts_are_those_of_the_library(field, stream):
 
 
 @pytest.mark.parametrize("size", [50, 1000, 3000])
-def test_the_pieces_it_arrives_in_make_no_difference(field, stream, monkeypatch, size):
+def test_the_size_of_reads_makes_no_difference(field, stream, monkeypatch, size):
     expected, _ = watch(field, stream)
     monkeypatch.setattr("qipf.monitor.lines.CHUNK", size)
     assert watch(field, stream)[0] == expected
 
 
-def test_whatever_breaks_off_nothing_is_lost_or_counted_twice(field, stream, monkeypatch, tmp_path):
-    """Breaks off at random places, before and after the state is saved and the verdict told."""
+def test_crashes_lose_nothing_and_count_nothing_twice(field, stream, monkeypatch, tmp_path):
+    """Crashes at random points, before and after saving and reporting."""
     expected, _ = watch(field, stream)
     save = ShiftMonitor.save
-    for seed in range(30):
-        chance, state, heard = random.Random(seed), tmp_path / f"{seed}.qipf", []
+    for seed in range(10):
+        chance, state, received = random.Random(seed), tmp_path / f"{seed}.qipf", []
 
         def crashing(monitor, path, chance=chance):
             if chance.random() < 0.2:
@@ -98,60 +98,57 @@ def test_whatever_breaks_off_nothing_is_lost_or_counted_twice(field, stream, mon
             if chance.random() < 0.2:
                 raise CrashError
 
-        class Told(list):
-            def append(self, report, chance=chance, heard=heard):
-                heard.append(report)
+        class Reports(list):
+            def append(self, report, chance=chance, received=received):
+                received.append(report)
                 if chance.random() < 0.2:
                     raise CrashError
 
         monkeypatch.setattr(ShiftMonitor, "save", crashing)
         for _ in range(200):
             try:
-                watch(field, stream, state, Told())
+                watch(field, stream, state, Reports())
                 break
             except CrashError:
                 continue
-        by_number = {report.number: report for report in heard}
+        by_number = {report.number: report for report in received}
         assert list(by_number.values()) == expected
-        # one that comes twice is the same
-        assert all(report == by_number[report.number] for report in heard)
+        # a repeated verdict is the same
+        assert all(report == by_number[report.number] for report in received)
 
 
-def test_taken_up_it_tells_the_last_verdict_again(field, stream, tmp_path):
+def test_resumed_it_repeats_the_last_verdict(field, stream, tmp_path):
     state = tmp_path / "state.qipf"
     first, _ = watch(field, stream, state)
-    again, complaints = watch(field, stream, state)
-    assert (again, complaints) == (first[-1:], [])
+    again, warnings = watch(field, stream, state)
+    assert (again, warnings) == (first[-1:], [])
     with open(stream, "a") as file:
         file.write("x,y\n")
-    more, complaints = watch(field, stream, state)
+    more, warnings = watch(field, stream, state)
     assert [report.number for report in more] == [6, 7]
     assert (more[1].verdict.seen, more[1].lines, more[1].bad_lines) == (55, 58, 2)
-    assert complaints == [f"{stream}, line 58: 2 fields instead of 10; skipped."]
+    assert warnings == [f"{stream}, line 58: 2 fields instead of 10; skipped."]
 
 
-def test_a_stop_saves_what_has_come(field, stream, tmp_path, monkeypatch):
+def test_a_stop_saves_what_was_read(field, stream, tmp_path, monkeypatch):
     monkeypatch.setattr("qipf.monitor.lines.CHUNK", 3000)
     state, asked = tmp_path / "state.qipf", []
     expected = watch(field, stream)[0][-1]
-    told, _ = watch(field, stream, state, stopping=lambda: len(asked.append(1) or asked) > 1)
-    assert 0 < told[-1].verdict.seen < 55
-    assert told[-1].verdict.seen % 10 != 0
+    reports, _ = watch(field, stream, state, stopping=lambda: len(asked.append(1) or asked) > 1)
+    assert 0 < reports[-1].verdict.seen < 55
+    assert reports[-1].verdict.seen % 10 != 0
     rest, _ = watch(field, stream, state)
-    assert rest[0] == told[-1]
+    assert rest[0] == reports[-1]
     assert rest[-1].verdict.seen == expected.verdict.seen
     assert rest[-1].verdict.log_evidence == pytest.approx(expected.verdict.log_evidence, rel=1e-9)
 
 
 def test_a_bad_line_can_stop_the_watch(field, stream, tmp_path):
-    state, told = tmp_path / "state.qipf", []
-    for _ in range(2):  # again and again, until it is told to skip
-        with pytest.raises(QIPFInputError) as caught:
-            watch(field, stream, state, told, on_bad_line="stop")
-        assert str(caught.value) == (
-            f"{stream}, line 11: 2 fields instead of 10. Skip such lines with --on-bad-line skip."
-        )
-    assert [(report.number, report.verdict.seen) for report in told] == [(1, 10), (1, 10)]
+    state, reports = tmp_path / "state.qipf", []
+    for _ in range(2):  # until bad lines are skipped
+        with pytest.raises(QIPFInputError, match=f"{stream}, line 11: 2 fields instead of 10"):
+            watch(field, stream, state, reports, on_bad_line="stop")
+    assert [(report.number, report.verdict.seen) for report in reports] == [(1, 10), (1, 10)]
     assert watch(field, stream, state)[0] == watch(field, stream)[0]
 
 
@@ -159,38 +156,30 @@ def test_many_bad_lines_are_reported_together(field, tmp_path):
     path = tmp_path / "bad.csv"
     good = ",".join(["0"] * 10)
     path.write_text("\n".join([good, *["x"] * 25, good]))
-    told, complaints = watch(field, path)
-    assert len(complaints) == REPORTED + 1
-    assert complaints[0] == f"{path}, line 2: 1 fields instead of 10; skipped."
-    assert complaints[-1] == f"{path}: 15 more bad lines up to line 26; skipped."
-    assert (told[-1].bad_lines, told[-1].lines, told[-1].verdict.seen) == (25, 27, 2)
+    reports, warnings = watch(field, path)
+    assert len(warnings) == MAX_MESSAGES + 1
+    assert warnings[0] == f"{path}, line 2: 1 fields instead of 10; skipped."
+    assert warnings[-1] == f"{path}: 15 more bad lines up to line 26; skipped."
+    assert (reports[-1].bad_lines, reports[-1].lines, reports[-1].verdict.seen) == (25, 27, 2)
 
 
-def test_another_file_is_refused_unless_it_is_new(field, stream, tmp_path):
+def test_another_input_is_rejected_unless_it_is_new(field, stream, tmp_path):
     state, other = tmp_path / "state.qipf", tmp_path / "other.csv"
     watch(field, stream, state)
     other.write_text(stream.read_text().replace("1", "2"))
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="is not the file that the state was reading"):
         watch(field, other, state)
-    assert str(caught.value) == (
-        f"{other} is not the file that the state was reading, or it was written anew. Go on with "
-        "it from its start by --new-input."
-    )
-    told, _ = watch(field, other, state, new_input=True)
-    # the last verdict on the other input is not told again, as if it were of this one
-    assert [report.number for report in told] == list(range(7, 7 + len(told)))
-    assert told[0].verdict.seen == 60
-    assert told[-1].verdict.seen == 110
-    assert told[-1].lines == LINES
-    with pytest.raises(QIPFInputError) as caught:
+    reports, _ = watch(field, other, state, new_input=True)
+    # the last verdict on the other input is not repeated
+    assert [report.number for report in reports] == list(range(7, 7 + len(reports)))
+    assert reports[0].verdict.seen == 60
+    assert reports[-1].verdict.seen == 110
+    assert reports[-1].lines == LINES
+    with pytest.raises(QIPFInputError, match="belongs to a file, but the input is standard input"):
         watch(field, None, state)
-    assert str(caught.value) == (
-        "The state stands in a file, and the input is now standard input. Go on with another input "
-        "by --new-input."
-    )
 
 
-def test_a_header_in_a_file_that_is_taken_up_is_read_again(field, tmp_path):
+def test_the_header_of_a_resumed_file_is_read_again(field, tmp_path):
     path, state = tmp_path / "headed.csv", tmp_path / "state.qipf"
     rows = make_logits(6, seed=3).tolist()
     lines = [",".join(["id", *(f"logit_{k}" for k in range(10))])]
@@ -198,46 +187,36 @@ def test_a_header_in_a_file_that_is_taken_up_is_read_again(field, tmp_path):
     path.write_text("\n".join(lines[:4]) + "\n")
     watch(field, path, state)
     path.write_text("\n".join(lines) + "\n")
-    told, complaints = watch(field, path, state)
-    assert (told[-1].verdict.seen, told[-1].lines, complaints) == (6, 7, [])
+    reports, warnings = watch(field, path, state)
+    assert (reports[-1].verdict.seen, reports[-1].lines, warnings) == (6, 7, [])
 
 
 def test_bad_lines_before_the_first_usable_one_are_skipped_and_counted(field, stream, tmp_path):
     path, state = tmp_path / "late.csv", tmp_path / "state.qipf"
     path.write_bytes(b"\xff,x\n1,2\n" + stream.read_bytes())
-    told, complaints = watch(field, path, state)
-    assert [report.verdict for report in told] == [r.verdict for r in watch(field, stream)[0]]
-    assert (told[-1].lines, told[-1].bad_lines) == (LINES + 2, 3)
-    assert complaints[:2] == [
-        f"{path}, line 1: not UTF-8; skipped.",
-        f"{path}, line 2: has 2 logits a line, but the field was fitted with 10. Choose them with "
-        "--columns; skipped.",
-    ]
-    with open(path, "a") as file:  # taken up, the layout is found behind them again
+    reports, warnings = watch(field, path, state)
+    assert [report.verdict for report in reports] == [r.verdict for r in watch(field, stream)[0]]
+    assert (reports[-1].lines, reports[-1].bad_lines) == (LINES + 2, 3)
+    assert warnings[0] == f"{path}, line 1: not UTF-8; skipped."
+    assert warnings[1].startswith(f"{path}, line 2: has 2 logits per line")
+    with open(path, "a") as file:  # resumed, the layout is found behind them again
         file.write(",".join(["0"] * 10) + "\n")
     assert watch(field, path, state)[0][-1].verdict.seen == 56
-    with pytest.raises(QIPFInputError) as caught:
+    with pytest.raises(QIPFInputError, match="line 1: not UTF-8"):
         watch(field, path, on_bad_line="stop")
-    assert str(caught.value) == (
-        f"{path}, line 1: not UTF-8. Skip such lines with --on-bad-line skip."
-    )
 
 
 def test_an_input_without_any_usable_line_is_an_error(field, tmp_path):
     path, state = tmp_path / "none.csv", tmp_path / "state.qipf"
     path.write_text("\na,b\n")
-    told = []
-    with pytest.raises(QIPFInputError) as caught:
-        watch(field, path, state, told)
-    assert not told  # there is nothing to have a verdict on
-    assert str(caught.value) == (
-        f"No line of {path} holds logits. Line 2: has no column 'logit*'. It has: a, b. Choose the "
-        "logits with --columns, names or patterns by comma."
-    )
+    reports = []
+    with pytest.raises(QIPFInputError, match="holds logits. Line 2: has no column"):
+        watch(field, path, state, reports)
+    assert not reports
     with open(path, "a") as file:
         file.write(",".join(["0"] * 10) + "\n")
-    told, _ = watch(field, path, state)
-    assert (told[-1].verdict.seen, told[-1].bad_lines, told[-1].lines) == (1, 1, 3)
+    reports, _ = watch(field, path, state)
+    assert (reports[-1].verdict.seen, reports[-1].bad_lines, reports[-1].lines) == (1, 1, 3)
 
 
 def test_a_half_written_last_line_is_left_for_the_next_run(field, tmp_path):
@@ -245,14 +224,14 @@ def test_a_half_written_last_line_is_left_for_the_next_run(field, tmp_path):
     rows = [",".join(map(repr, row)) for row in make_logits(3, seed=2).tolist()]
     half = rows[2][: len(rows[2]) // 2]
     path.write_text("\n".join([*rows[:2], half]))
-    told, complaints = watch(field, path, state)
-    assert (told[-1].verdict.seen, told[-1].lines, told[-1].bad_lines) == (2, 2, 0)
-    assert complaints == [f"{path}, line 3: it has no end yet; left for the next run."]
-    assert watch(field, path, state) == (told[-1:], complaints)
+    reports, warnings = watch(field, path, state)
+    assert (reports[-1].verdict.seen, reports[-1].lines, reports[-1].bad_lines) == (2, 2, 0)
+    assert warnings == [f"{path}, line 3: no line feed yet; left for the next run."]
+    assert watch(field, path, state) == (reports[-1:], warnings)
     path.write_text("\n".join(rows) + "\n")
-    more, complaints = watch(field, path, state)
-    assert (more[-1].verdict.seen, more[-1].lines, complaints) == (3, 3, [])
-    # without a state nobody comes back for it
+    more, warnings = watch(field, path, state)
+    assert (more[-1].verdict.seen, more[-1].lines, warnings) == (3, 3, [])
+    # without a state it is included
     path.write_text("\n".join(rows))
     assert watch(field, path)[0][-1].verdict.seen == 3
 
@@ -266,12 +245,13 @@ def test_notes_of_others_stay(field, stream, tmp_path):
     assert (kept["owner"], kept["line"]) == ("me", LINES)
 
 
-def test_an_unknown_choice_is_refused(field, stream):
-    with pytest.raises(QIPFInputError) as caught:
+def test_contradictory_or_unknown_options_are_rejected(field, stream):
+    with pytest.raises(QIPFInputError, match="Did you mean 'skip'"):
         watch(field, stream, on_bad_line="skp")
-    assert str(caught.value) == (
-        "Unknown choice for bad lines 'skp'. Did you mean 'skip'? Known: skip, stop."
-    )
+    with pytest.raises(QIPFInputError, match="contradict each other"):
+        watch(field, None, skip_seen=True, new_input=True)
+    with pytest.raises(QIPFInputError, match="is for standard input"):
+        watch(field, stream, skip_seen=True)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", ",".join(f"logit_{k}" for k in range(10)) + "\n"])
@@ -282,20 +262,11 @@ def test_an_input_without_predictions_has_no_verdict(field, tmp_path, text):
     assert not state.exists()
     with open(path, "a") as file:
         file.write(",".join(["0.5"] * 10) + "\n")
-    told, _ = watch(field, path, state)
-    assert (told[-1].number, told[-1].verdict.seen) == (1, 1)
+    reports, _ = watch(field, path, state)
+    assert (reports[-1].number, reports[-1].verdict.seen) == (1, 1)
 
 
-def test_a_header_over_bad_lines_alone_is_no_usable_input(field, tmp_path):
-    path, told = tmp_path / "bad.csv", []
-    path.write_text(",".join(f"logit_{k}" for k in range(10)) + "\n1,2\n\n")
-    with pytest.raises(QIPFInputError) as caught:
-        watch(field, path, told=told)
-    assert str(caught.value) == (f"No line of {path} holds logits. Line 2: 2 fields instead of 10.")
-    assert not told
-
-
-def test_bad_lines_alone_are_not_held(field, tmp_path, monkeypatch):
+def test_bad_lines_alone_are_not_stored(field, tmp_path, monkeypatch):
     monkeypatch.setattr("qipf.monitor.lines.CHUNK", 50)
     path = tmp_path / "bad.csv"
     path.write_text(",".join(["0"] * 10) + "\n" + "x\n" * 200)
@@ -303,7 +274,7 @@ def test_bad_lines_alone_are_not_held(field, tmp_path, monkeypatch):
     with LineSource(path) as source:
         watching = Watch(monitor, source, None, lambda _: None, lambda _: None)
         monkeypatch.setattr(
-            watching, "_finish", lambda finish=watching._finish: held.append(
+            watching, "_finish_window", lambda finish=watching._finish_window: held.append(
                 len(watching._pending)
             ) or finish()
         )  # fmt: skip
@@ -330,12 +301,12 @@ def test_a_new_input_without_predictions_has_no_verdict_either(field, stream, tm
 
 
 def test_bad_lines_alone_are_all_reported_before_the_error(field, tmp_path):
-    path, complaints = tmp_path / "bad.csv", []
+    path, warnings = tmp_path / "bad.csv", []
     path.write_text("x\n" * 25)
     with pytest.raises(QIPFInputError, match="holds logits"):
-        watch(field, path, complaints=complaints)
-    assert len(complaints) == REPORTED + 1
-    assert complaints[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
+        watch(field, path, warnings=warnings)
+    assert len(warnings) == MAX_MESSAGES + 1
+    assert warnings[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
 
 
 def test_a_stop_after_bad_lines_alone_is_no_error(field, tmp_path):
@@ -343,25 +314,25 @@ def test_a_stop_after_bad_lines_alone_is_no_error(field, tmp_path):
     path, state = tmp_path / "bad.csv", tmp_path / "state.qipf"
     path.write_text("x\n" * 25)
     asked = []
-    told, complaints = watch(
+    reports, warnings = watch(
         field, path, state, stopping=lambda: len(asked.append(1) or asked) > 1, follow=True
     )
-    assert (told, len(complaints)) == ([], REPORTED + 1)
+    assert (reports, len(warnings)) == ([], MAX_MESSAGES + 1)
     assert not state.exists()
 
 
 def test_bad_lines_are_all_reported_when_a_layout_ends_the_watch(field, tmp_path, monkeypatch):
     monkeypatch.setattr("qipf.monitor.lines.CHUNK", 50)
-    path, complaints = tmp_path / "bad.csv", []
+    path, warnings = tmp_path / "bad.csv", []
     path.write_text("1,2\n" * 25 + "id,a,b\n7,1.5,2.5\n")
     with pytest.raises(QIPFInputError, match="has no column 'logit"):
-        watch(field, path, complaints=complaints)
-    assert complaints[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
+        watch(field, path, warnings=warnings)
+    assert warnings[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_where_a_log_is_rotated_what_had_come_is_kept(field, stream, tmp_path, monkeypatch, moved):
-    """Moved away, or copied and cut: the state stands where the file ended."""
+def test_when_a_log_is_rotated_what_was_read_is_saved(field, stream, tmp_path, monkeypatch, moved):
+    """Moved, or copied and truncated: the state is at the end of the old file."""
     monkeypatch.setattr("qipf.monitor.lines.PAUSE", 0.001)
     state, new = tmp_path / "state.qipf", stream.read_text().replace("1", "2")
 
@@ -370,16 +341,16 @@ def test_where_a_log_is_rotated_what_had_come_is_kept(field, stream, tmp_path, m
             stream.rename(stream.with_suffix(".1"))
         stream.write_text(new if moved else "")
 
-    class Told(list):
+    class Reports(list):
         def append(self, report):
             super().append(report)
             if report.number == 5:  # five rows of a sixth window are pending
                 rotate()
 
-    told = Told()
-    with pytest.raises(QIPFInputError, match="Read the new one with --new-input"):
-        watch(field, stream, state, told, follow=True)
-    assert [report.verdict.seen for report in told] == [10, 20, 30, 40, 50, 55]
+    reports = Reports()
+    with pytest.raises(QIPFInputError, match="Read the new file with --new-input"):
+        watch(field, stream, state, reports, follow=True)
+    assert [report.verdict.seen for report in reports] == [10, 20, 30, 40, 50, 55]
     assert ShiftMonitor.load(state, field).seen == 55
     with pytest.raises(QIPFInputError, match="is not the file that the state was reading"):
         watch(field, stream, state)
@@ -388,14 +359,5 @@ def test_where_a_log_is_rotated_what_had_come_is_kept(field, stream, tmp_path, m
             file.write(",".join(["0"] * 10) + "\n")
         assert watch(field, stream.with_suffix(".1"), state)[0][-1].verdict.seen == 56
     stream.write_text(new)
-    told, _ = watch(field, stream, state, new_input=True)
-    assert told[-1].verdict.seen == 55 + 55 + moved
-
-
-def test_a_new_input_has_nothing_seen(field, stream):
-    with pytest.raises(QIPFInputError) as caught:
-        watch(field, None, skip_seen=True, new_input=True)
-    assert str(caught.value) == (
-        "--skip-seen and --new-input contradict each other: of a new input nothing was seen. Leave "
-        "one of them out."
-    )
+    reports, _ = watch(field, stream, state, new_input=True)
+    assert reports[-1].verdict.seen == 55 + 55 + moved

@@ -8,7 +8,7 @@ import qipf
 from qipf import QIPFError, QIPFInputError
 from qipf import ray as distributed
 from qipf.ray import connection as connecting
-from tests.cli.test_module import run as command
+from tests.cli.commands import run as command
 from tests.ray.made import LOGITS
 
 ray = pytest.importorskip("ray")

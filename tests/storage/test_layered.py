@@ -14,7 +14,7 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError,
 from qipf.network.features import LayerSite
 from qipf.storage.restoring import FORMAT_VERSION
 from qipf.storage.save_load import describe, fingerprint, load_field
-from tests.cli.test_module import run
+from tests.cli.commands import run
 from tests.storage.forged_files import changed, saved
 from tests.stored.write_files import layered, layered_data, layered_network
 

@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints."""
+"""The command line: parse arguments, call the library, print results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from qipf.cli.report import report
 from qipf.cli.score import score
 from qipf.cli.show import show
 
-EXIT_CODES = """Exit codes: 0 done; 1 an error nobody expected; 2 bad input, told in one line;
+EXIT_CODES = """Exit codes: 0 success; 1 unexpected error; 2 bad input, explained in one line;
 130 interrupted."""
 
 app = typer.Typer(
     name="qipf",
-    help="How far to trust each prediction of a trained neural network, in one forward pass.",
+    help="Uncertainty of each prediction of a trained classifier, from one forward pass.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -54,46 +54,47 @@ def _common(
     ] = False,
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show the traceback of an error; may stand anywhere."),
+        typer.Option("--debug", help="Show the traceback of errors; may follow a command."),
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> NoReturn:
-    """Run the command line; an error ends in one line and an exit code other than 0."""
-    # taken out here, so that it may also follow a command
+    """Run the command line; an error prints one line and sets the exit code."""
+    # removed here, so that it may also follow a command
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             warnings.filterwarnings("always", category=QIPFWarning)
-            # not standalone: typer would put usage errors into boxes of several lines
+            # not standalone: typer would print usage errors as boxes of several lines
             code = app(args=arguments, prog_name="qipf", standalone_mode=False)
         sys.exit(code)
     except QIPFError as error:
-        _end(2, f"qipf: {error}", debug)
+        _exit(2, f"qipf: {error}", debug)
     except Exception as error:
-        # typer's usage errors, which are click's own or those of its copy of click
+        # usage errors are of click, or of typer's copy of click
         if hasattr(error, "format_message"):
-            _end(2, _usage_line(error), debug)
-        way_out = "" if debug else " Run it again with --debug, and report what it shows."
-        _end(1, f"qipf: unexpected {type(error).__name__}: {_first_line(error)}{way_out}", debug)
+            _exit(2, _usage_line(error), debug)
+        hint = "" if debug else " Please report this error with the output of --debug."
+        message = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        _exit(1, f"qipf: unexpected {type(error).__name__}: {message}.{hint}", debug)
 
 
 def _usage_line(error: Any) -> str:
-    """What is wrong with the words of a command; nothing if they were none and got the help."""
+    """One line for a usage error; empty if the help was shown instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return ""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "qipf"
-    told = " ".join(error.format_message().split()).rstrip(".?")
-    mark = "?" if "Did you mean" in told else "."
-    return f"{command}: {told}{mark} Try `{command} --help`."
+    message = " ".join(error.format_message().split()).rstrip(".?")
+    mark = "?" if "Did you mean" in message else "."
+    return f"{command}: {message}{mark} Try `{command} --help`."
 
 
-def _end(code: int, line: str, debug: bool) -> NoReturn:
+def _exit(code: int, line: str, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
     if line:
@@ -101,13 +102,9 @@ def _end(code: int, line: str, debug: bool) -> NoReturn:
     sys.exit(code)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["no message"])[0].rstrip(".") + "."
-
-
-def _show_warning(usual: Any, message: Any, category: type[Warning], *where: Any) -> None:
-    """qipf's own warnings in one line, without the place in the code."""
+def _show_warning(default: Any, message: Any, category: type[Warning], *where: Any) -> None:
+    """Print warnings of qipf in one line, without the position in the code."""
     if issubclass(category, QIPFWarning):
         typer.echo(f"qipf: warning: {message}", err=True)
     else:
-        usual(message, category, *where)
+        default(message, category, *where)

@@ -1,4 +1,4 @@
-"""qipf bench: the paper's comparison."""
+"""qipf bench: rerun the paper's comparison."""
 
 from __future__ import annotations
 
@@ -7,43 +7,36 @@ from typing import Annotated
 
 import typer
 
-from qipf.cli.options import Json, answer
+from qipf.cli.options import Data, Json, Runs, print_result
 
 app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
-
-
-@app.callback()
-def _bench() -> None:
-    """Rerun the paper's comparison."""
 
 
 @app.command("run")
 def run(
     suite: Annotated[str, typer.Option(help="digits, paper or fashion.")] = "digits",
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; runs/SUITE if not given.")
+        Path | None, typer.Option(help="Folder of the run. Default: runs/SUITE.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, …; auto takes a GPU if there is one.")
+        str, typer.Option(help="cpu, cuda, …, or auto: a GPU if there is one.")
     ] = "auto",
-    jobs: Annotated[int, typer.Option(help="Processes that share the work.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Instead of the suite's own.")] = None,
+    jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Seed. Default: the suite's own.")] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Do only these: network=…, corruption=…, level=… or method=…, several by comma. "
-            "May be given again."
+            help="Run only these: network=…, corruption=…, level=… or method=…, with values "
+            "separated by commas. Can be repeated."
         ),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the datasets; else the one QIPF_DATA names.")
-    ] = None,
+    data: Data = None,
     keep_scores: Annotated[
-        bool, typer.Option(help="Keep every method's uncertainties for figures.")
+        bool, typer.Option(help="Keep the uncertainties of every method, for figures.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Measure a suite; started again, go on where it stopped.
+    """Run a benchmark suite; run again, it continues where it stopped.
 
     Example: `qipf bench run --suite digits --out runs/digits`
 
@@ -67,38 +60,32 @@ def run(
             keep_scores=keep_scores,
         )
     except KeyboardInterrupt:
-        typer.echo(
-            f"\nStopped; what is finished is in {folder}. Run the same command again to go on.",
-            err=True,
-        )
+        text = f"\nStopped; finished results are in {folder}. Run the same command to continue."
+        typer.echo(text, err=True)
         raise typer.Exit(130) from None
     count, file = len(read_results(folder)), folder / RESULTS
-    text = f"{count} results in {file}\nSee them: qipf bench table {folder}"
-    answer(as_json, {"output": file, "results": count}, text)
+    text = f"{count} results in {file}\nShow them: qipf bench table {folder}"
+    print_result(as_json, {"output": file, "results": count}, text)
 
 
 @app.command("table")
 def table(
-    folder: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A run's folder, or its results.jsonl; several, such as one for each seed, are "
-            "read as one run."
-        ),
-    ],
+    folder: Annotated[list[Path], Runs],
     style: Annotated[
         str, typer.Option("--format", help="terminal, markdown, csv, latex or json.")
     ] = "terminal",
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="roc_auc, pr_auc, point_biserial, aurc or fpr95; may be given again. "
-            "The paper's three if not given."
+            help="roc_auc, pr_auc, point_biserial, aurc or fpr95; can be repeated. Default: the "
+            "paper's three."
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="paper, all, or names by comma.")] = "paper",
+    methods: Annotated[
+        str, typer.Option(help="paper, all, or method names separated by commas.")
+    ] = "paper",
 ) -> None:
-    """Show a run's results as the paper's tables, with the paper's numbers beside ours.
+    """Print the results of a run as the paper's tables, with the paper's numbers.
 
     Example: `qipf bench table runs/digits`
 

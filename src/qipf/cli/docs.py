@@ -1,6 +1,6 @@
-"""The reference page of the command line, made from the commands' own help.
+"""Generate the reference page of the command line from the commands' own help.
 
-``python -m qipf.cli.docs > docs/cli.md`` brings the page up to date; a test asks for it.
+``python -m qipf.cli.docs > docs/cli.md`` updates the page; a test checks that it is up to date.
 """
 
 from __future__ import annotations
@@ -16,65 +16,55 @@ from qipf.cli import EXIT_CODES, app
 
 INTRODUCTION = """# The command line
 
-Made from the commands' own help: do not edit, run `python -m qipf.cli.docs > docs/cli.md`.
+Generated from the commands' own help: do not edit, run `python -m qipf.cli.docs > docs/cli.md`.
 
-Every command takes `--help`, and `--debug` for the traceback of an error. Progress bars appear in
-terminals only. `qipf --install-completion` teaches the shell to complete commands and options.
+Every command accepts `--help`, and `--debug` to show the traceback of an error. Progress bars are
+shown in terminals only. `qipf --install-completion` installs shell completion.
 
 """
 
 
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command with its full name, groups left out."""
-
-    def inside(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-        if not hasattr(command, "commands"):
-            yield name, command
-            return
-        for child, each in command.commands.items():
-            yield from inside(f"{name} {child}", each)
-
-    yield from inside("qipf", typer.main.get_command(app))
+def commands(name: str = "qipf", command: Any = None) -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, without groups."""
+    command = typer.main.get_command(app) if command is None else command
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for child, each in command.commands.items():
+        yield from commands(f"{name} {child}", each)
 
 
 def reference() -> str:
     """The page as Markdown."""
     parts = [INTRODUCTION + EXIT_CODES + "\n"]
     for name, command in commands():
-        parts.append(f"\n## {name}\n\n{_help(command)}\n\n{_usage(name, command)}\n\n")
+        usage = [f"[{_name(p)}]" if not p.required else _name(p) for p in _arguments(command)]
+        parts.append(f"\n## {name}\n\n{inspect.cleandoc(command.help)}\n\n")
+        parts.append(f"Usage: `{' '.join([name, *usage])} [OPTIONS]`\n\n")
         parts.append("| | default | |\n| --- | --- | --- |\n")
-        parts += [_line(each) for each in command.params if each.name != "help"]
+        parts += [_row(each) for each in command.params if each.name != "help"]
     return "".join(parts)
 
 
-def _help(command: Any) -> str:
-    return inspect.cleandoc(command.help or "")
+def _arguments(command: Any) -> list[Any]:
+    return [each for each in command.params if each.param_type_name == "argument"]
 
 
-def _usage(name: str, command: Any) -> str:
-    arguments = [each for each in command.params if not _is_option(each)]
-    places = " ".join(
-        each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments
-    )
-    return f"Usage: `{name} {places} [OPTIONS]`".replace("  ", " ")
+def _name(argument: Any) -> str:
+    return str(argument.name.upper())
 
 
-def _line(each: Any) -> str:
-    if _is_option(each):
-        called = ", ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts))
-    else:
-        called = f"`{each.name.upper()}`"
+def _row(each: Any) -> str:
+    names = (*each.opts, *each.secondary_opts)
+    if each.param_type_name == "argument":
+        names = (_name(each),)
+    default = f"`{each.default}`"
     if each.required:
-        default = "needed"
-    elif each.default is None or each.default is False or isinstance(each.default, bool):
+        default = "required"
+    elif each.default is None or isinstance(each.default, bool):
         default = "on" if each.default else ""
-    else:
-        default = f"`{each.default}`"
-    return f"| {called} | {default} | {(each.help or '').replace('|', chr(92) + '|')} |\n"
-
-
-def _is_option(each: Any) -> bool:
-    return each.param_type_name == "option"
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"| {listed} | {default} | {(each.help or '').replace('|', chr(92) + '|')} |\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""qipf export: a field as an ONNX file."""
+"""qipf export: write a model as an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Annotated
 
 import typer
 
-from qipf.cli.options import Json, answer
+from qipf.cli.options import Json, print_result
 
 
 def export(
-    field: Annotated[Path, typer.Argument(help="A field, as qipf fit writes it.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .onnx.")],
+    field: Annotated[Path, typer.Argument(help="A model file, written by qipf fit.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .onnx.")],
     rule: Annotated[
         Path | None,
         typer.Option(
-            help="An accept rule, as qipf.save writes it, for the output accepted; by default the "
-            "field's own, if it has one."
+            help="File of an accept rule, for the output accepted. Default: the model's own rule, "
+            "if it has one."
         ),
     ] = None,
     max_centers: Annotated[
-        int | None, typer.Option(help="Condense the field to so many centres: a smaller file.")
+        int | None, typer.Option(help="Reduce the field to so many centres, for a smaller file.")
     ] = None,
     check: Annotated[
-        bool, typer.Option(help="Run the file in ONNX Runtime, if installed, before it is kept.")
+        bool, typer.Option(help="Check the file with ONNX Runtime, if it is installed.")
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Write a field as an ONNX file that judges logits of any framework, without qipf or torch.
+    """Write a model as an ONNX file, which scores logits of any framework without qipf or torch.
 
     Input: logits. Outputs: uncertainty, modes and, with a rule, accepted.
 
-    Example: `qipf export field.qipf -o field.onnx`
+    Example: `qipf export model.qipf -o model.onnx`
 
-    Example: `qipf export field.qipf --max-centers 500 -o small.onnx`
+    Example: `qipf export model.qipf --max-centers 500 -o small.onnx`
     """
     from qipf.export import export_field_onnx
     from qipf.io.atomic import checked_output
@@ -48,19 +48,12 @@ def export(
         max_centers=max_centers,
         check=check,
     )
-    told = {
-        "output": written.path,
-        "bytes": written.bytes,
-        "centers": written.centers,
-        "inputs": written.inputs,
-        "outputs": written.outputs,
-        "difference": written.difference,
+    result = {"output": written.path} | {
+        name: getattr(written, name)
+        for name in ("bytes", "centers", "inputs", "outputs", "difference")
     }
-    tried = "not tried in ONNX Runtime"
+    checked = "not checked with ONNX Runtime"
     if written.difference is not None:
-        tried = f"differs from PyTorch by at most {written.difference:.1e}"
-    answer(
-        as_json,
-        told,
-        f"wrote {output}: {written.centers:,} centres, {written.bytes:,} bytes, {tried}",
-    )
+        checked = f"differs from PyTorch by at most {written.difference:.1e}"
+    text = f"wrote {output}: {written.centers:,} centres, {written.bytes:,} bytes, {checked}"
+    print_result(as_json, result, text)

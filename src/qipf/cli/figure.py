@@ -1,4 +1,4 @@
-"""qipf figure: pictures."""
+"""qipf figure: draw the paper's figures."""
 
 from __future__ import annotations
 
@@ -7,71 +7,55 @@ from typing import Annotated
 
 import typer
 
-from qipf.cli.options import Json, answer
+from qipf.cli.options import Data, Json, Runs, print_result
 
-app = typer.Typer(help="Draw figures.", no_args_is_help=True)
+app = typer.Typer(help="Draw the paper's figures.", no_args_is_help=True)
 
-Folders = Annotated[
-    list[Path],
-    typer.Argument(
-        help="A run's folder, as qipf bench run makes it; several, such as one for each seed, are "
-        "read as one run."
-    ),
-]
-Folder = Annotated[Path, typer.Argument(help="A run's folder, as qipf bench run makes it.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run of qipf bench run.")]
 Network = Annotated[
-    str | None, typer.Option(help="A network of the run; may be left out if there is but one.")
+    str | None, typer.Option(help="A network of the run; needed if it has several.")
 ]
-Corruption = Annotated[str, typer.Option(help="A corruption of the run; none is the clean images.")]
-Level = Annotated[float, typer.Option(help="A level of the corruption that was measured.")]
+Corruption = Annotated[str, typer.Option(help="A corruption of the run; none: clean images.")]
+Level = Annotated[float, typer.Option(help="A measured level of the corruption.")]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
         "--method",
-        help="A method of the run; may be given again. The paper's if not given (all, if the run "
-        "has none of them).",
+        help="A method of the run; can be repeated. Default: the paper's methods, or all if the "
+        "run has none of them.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="A seed of the run; the lowest if not given.")]
+Seed = Annotated[int | None, typer.Option(help="A seed of the run. Default: the lowest.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write: .png, .pdf or .svg.")]
 Dpi = Annotated[int, typer.Option(help="Dots per inch of a .png.", min=20, max=1200)]
-TARGET = "The file to write: .png, .pdf or .svg."
-
-
-@app.callback()
-def _figure() -> None:
-    """Draw figures."""
 
 
 @app.command("sine")
-def sine(
-    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("sine.png"),
-    dpi: Dpi = 200,
-    as_json: Json = False,
-) -> None:
-    """The field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
+def sine(output: Output = Path("sine.png"), dpi: Dpi = 200, as_json: Json = False) -> None:
+    """Draw the field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
 
     Example: `qipf figure sine -o sine.png`
     """
     from qipf.report.figures.sine import draw_sine
 
     draw_sine(output, dpi)
-    answer(as_json, {"output": output}, f"wrote {output}")
+    print_result(as_json, {"output": output}, f"wrote {output}")
 
 
 @app.command("severity")
 def severity(
-    run: Folders,
+    run: Annotated[list[Path], Runs],
     network: Network = None,
     corruption: Annotated[
         list[str] | None,
-        typer.Option(help="A corruption of the run; may be given again. All if not given."),
+        typer.Option(help="A corruption of the run; can be repeated. Default: all."),
     ] = None,
     method: Methods = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("severity.png"),
+    output: Output = Path("severity.png"),
     dpi: Dpi = 200,
     as_json: Json = False,
 ) -> None:
-    """Detection of errors against severity (the paper's Figures 3e to 3g, and 4).
+    """Draw error detection against severity (the paper's Figures 3e to 3g, and 4).
 
     Example: `qipf figure severity runs/digits --corruption rotation -o severity.pdf`
 
@@ -83,22 +67,22 @@ def severity(
     curves = draw_severity(
         run, output, network=network, corruptions=corruption or (), methods=method, dpi=dpi
     )
-    answer(as_json, {"output": output, "curves": curves}, f"wrote {output}")
+    print_result(as_json, {"output": output, "curves": curves}, f"wrote {output}")
 
 
 @app.command("detection")
 def detection(
-    run: Folder,
+    run: Run,
     corruption: Corruption,
     level: Level,
     network: Network = None,
     method: Methods = None,
     seed: Seed = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("detection.png"),
+    output: Output = Path("detection.png"),
     dpi: Dpi = 200,
     as_json: Json = False,
 ) -> None:
-    """Uncertainty of right and wrong predictions, ROC and PR curves (the paper's Figures 3b to 3d).
+    """Draw uncertainty of right and wrong predictions, ROC and PR curves (Figures 3b to 3d).
 
     Example: `qipf figure detection runs/digits --corruption rotation --level 30`
 
@@ -107,7 +91,7 @@ def detection(
     """
     from qipf.report.figures.detection import draw_detection
 
-    found = draw_detection(
+    curves = draw_detection(
         run,
         output,
         network=network,
@@ -117,24 +101,22 @@ def detection(
         seed=seed,
         dpi=dpi,
     )
-    answer(as_json, {"output": output, **found}, f"wrote {output}")
+    print_result(as_json, {"output": output, **curves}, f"wrote {output}")
 
 
 @app.command("field")
 def field(
-    run: Folder,
+    run: Run,
     corruption: Corruption,
     level: Level,
     network: Network = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of the datasets; else the one QIPF_DATA names.")
-    ] = None,
+    data: Data = None,
     seed: Seed = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help=TARGET)] = Path("field.png"),
+    output: Output = Path("field.png"),
     dpi: Dpi = 200,
     as_json: Json = False,
 ) -> None:
-    """The field of a network's predictions, and where test predictions fall (Figure 3a).
+    """Draw the field of a network's predictions, and the test predictions in it (Figure 3a).
 
     Example: `qipf figure field runs/digits --corruption rotation --level 30 -o field.svg`
     """
@@ -150,10 +132,10 @@ def field(
         seed=seed,
         dpi=dpi,
     )
-    told = {
+    result = {
         "output": output,
         "axis_variance_share": drawn.projection.share,
         "right": drawn.right,
         "wrong": drawn.wrong,
     }
-    answer(as_json, told, f"wrote {output}")
+    print_result(as_json, result, f"wrote {output}")

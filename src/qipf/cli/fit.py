@@ -1,4 +1,4 @@
-"""qipf fit: a field from a file of training logits."""
+"""qipf fit: fit a model to a file of training logits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qipf.cli.options import Columns, Json, Labels, answer
+from qipf.cli.options import Columns, Json, Labels, print_result
 from qipf.errors import QIPFInputError
 
 
@@ -15,10 +15,10 @@ def fit(
     train: Annotated[
         Path,
         typer.Argument(
-            help="Logits the model gives its own training data: .npz, .npy, .csv or .parquet."
+            help="Logits of the network on its training data: .npz, .npy, .csv or .parquet."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
         "field.qipf"
     ),
     labels: Labels = None,
@@ -26,52 +26,52 @@ def fit(
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            help="Held-out logits, with labels if there are any, laid out as the training file: "
-            "what qipf monitor compares a stream with, and qipf score finds outliers by."
+            help="Held-out logits, with labels if known, in the same layout as the training file; "
+            "qipf monitor compares streams with them, qipf score finds outliers by them."
         ),
     ] = None,
     bandwidth: Annotated[
-        str, typer.Option(help="cv, silverman, or a positive number: the kernel's width itself.")
+        str, typer.Option(help="Width of the kernel: cv, silverman, or a positive number.")
     ] = "cv",
-    max_centers: Annotated[int, typer.Option(help="Centres of the field, at most.")] = 6000,
+    max_centers: Annotated[int, typer.Option(help="Maximum number of centres.")] = 6000,
     reduction: Annotated[
         str,
         typer.Option(
-            help="How more rows than that are reduced: coreset, random (as in the paper), or auto: "
-            "coreset for up to 16 logits a row."
+            help="How to reduce more rows to the centres: coreset, random (as in the paper), or "
+            "auto: coreset for up to 16 logits per row."
         ),
     ] = "auto",
     orders: Annotated[
-        str, typer.Option(help="Orders of the modes whose mean is the uncertainty.")
+        str, typer.Option(help="Orders of the modes; the uncertainty is their mean.")
     ] = "1,2,3,4",
     softening: Annotated[
-        float, typer.Option(help="Rounds off the modes' poles; 0 is exact.")
+        float, typer.Option(help="Softening of the poles of the modes; 0 is exact.")
     ] = 0.0,
     contamination: Annotated[
         float,
         typer.Option(
-            help="Share of rows to be called outliers: of the held-out ones in qipf score, where "
-            "there are any, else of the training rows."
+            help="Share of rows above the outlier limit of qipf score: of the held-out rows, or "
+            "without any of the training rows."
         ),
     ] = 0.1,
     engine: Annotated[str, typer.Option(help="auto, attention, reference or triton.")] = "auto",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    seed: Annotated[int, typer.Option(help="What is drawn at random follows from it.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Fit a field to a model's training logits and save it.
+    """Fit a model to training logits and save it.
 
-    With labels, the kernel's width is chosen by how well the model's errors are found (and, where
-    they are few, correct predictions near an error); without, by likelihood. The file is read in
-    blocks: memory does not grow with it.
+    With labels, the kernel width is chosen by how well the network's errors are detected (and,
+    where they are few, correct predictions near an error); without labels, by likelihood. The file
+    is read in blocks, so it may be larger than memory.
 
-    Example: `qipf fit train.npz -o field.qipf`
+    Example: `qipf fit train.npz -o model.qipf`
 
-    Example: `qipf fit train.csv --columns 'logit_*' --labels class -o field.qipf`
+    Example: `qipf fit train.csv --columns 'logit_*' --labels class -o model.qipf`
 
     Example: `qipf fit logits.npy --labels labels.npy --bandwidth silverman`
 
-    Example: `qipf fit train.npz --calibrate held_out.npz -o field.qipf`
+    Example: `qipf fit train.npz --calibrate held_out.npz -o model.qipf`
     """
     from qipf.field.estimator import QIPF
     from qipf.io.atomic import checked_output
@@ -98,15 +98,15 @@ def fit(
     if calibrate is not None:
         if calibrate.exists() and calibrate.samefile(train):
             raise QIPFInputError(
-                f"{calibrate} is the training data itself, among which nothing looks unusual. "
-                "Calibrate with predictions that were kept apart."
+                f"{calibrate} is the training data itself, which is less uncertain than new data. "
+                "Calibrate with held-out predictions."
             )
-        # labels in a file of their own are those of the training rows
+        # a separate label file belongs to the training rows
         held_out = read_table(calibrate, columns, AUTO if truth.endswith(".npy") else truth)
         width = held_out.logits.shape[1]
         if width != table.dimension:
             raise QIPFInputError(
-                f"{calibrate} has {width} logits a row, but {train} has {table.dimension}. "
+                f"{calibrate} has {width} logits per row, but {train} has {table.dimension}. "
                 "Calibrate with predictions of the same network."
             )
     with progress_bar("reading", table.rows, unit="row") as bar:
@@ -114,10 +114,10 @@ def fit(
             field.partial_fit(block.logits, block.labels)
             bar.update(len(block.logits))
     if held_out is not None:
-        # as exact as the field, and as the lines that qipf monitor reads
+        # the precision of the field, and of the lines that qipf monitor reads
         field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
     save(field, output)
-    told = {
+    result = {
         "output": output,
         "rows": field.n_samples_seen_,
         "labelled": table.labelled,
@@ -126,17 +126,15 @@ def fit(
         "bandwidth": field.bandwidth_,
         "bandwidth_criterion": field.bandwidth_criterion_,
     }
-    calibrated = ""
-    if held_out is not None:
-        told |= {"calibrated_on": len(held_out.logits)}
-        calibrated = f", calibrated on {len(held_out.logits):,} rows"
-    answer(
-        as_json,
-        told,
-        f"wrote {output}: {told['centers']:,} centres for {told['rows']:,} rows of "
-        f"{told['dimension']} logits, bandwidth {told['bandwidth']:.4g} "
-        f"({told['bandwidth_criterion']}){calibrated}",
+    text = (
+        f"wrote {output}: {result['centers']:,} centres for {result['rows']:,} rows of "
+        f"{result['dimension']} logits, bandwidth {result['bandwidth']:.4g} "
+        f"({result['bandwidth_criterion']})"
     )
+    if held_out is not None:
+        result["calibrated_on"] = len(held_out.logits)
+        text += f", calibrated on {len(held_out.logits):,} rows"
+    print_result(as_json, result, text)
 
 
 def _orders(text: str) -> list[int]:
@@ -144,7 +142,7 @@ def _orders(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise QIPFInputError(
-            f"--orders must be whole numbers by comma, such as 1,2,3,4, got {text!r}."
+            f"--orders must be integers separated by commas, such as 1,2,3,4, got {text!r}."
         ) from None
 
 

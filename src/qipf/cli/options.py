@@ -1,4 +1,4 @@
-"""What several commands share: options that mean the same everywhere, and answers for programs."""
+"""Options shared by several commands, and the output of results."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ import typer
 Columns = Annotated[
     str | None,
     typer.Option(
-        help="The logits: names or patterns of columns by comma (.csv, .parquet), or the array's "
-        "name (.npz). Columns named logit*, or the array logits, if not given."
+        help="Column names or patterns of the logits, separated by commas (.csv, .parquet), or the "
+        "array name (.npz). Default: columns logit*, or the array logits."
     ),
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
-        help="The true classes 0, 1, …: a column, an array, or an .npy file of their own. "
-        "label or labels, if there is one and nothing is given."
+        help="True classes 0, 1, …: a column, an array, or a separate .npy file. Default: label or "
+        "labels, if present."
     ),
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print the answer as JSON, for another program.")
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the datasets. Default: the environment variable QIPF_DATA."),
 ]
+Runs = typer.Argument(
+    help="Folder of a run of qipf bench run; several folders (say, one per seed) are read as one "
+    "run."
+)
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def answer(as_json: bool, told: dict[str, Any], text: str) -> None:
-    """Print for a person, or the same as JSON."""
-    typer.echo(json.dumps(told, default=_plain, ensure_ascii=False) if as_json else text)
+def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
+    """Print a text for people, or the result as JSON."""
+    typer.echo(json.dumps(result, default=_plain, ensure_ascii=False) if as_json else text)
 
 
 def _plain(value: Any) -> Any:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qipf.cli.options import Columns, Json, answer
+from qipf.cli.options import Columns, Json, print_result
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
-    from qipf.field.estimator import QIPF
     from qipf.scoring import Scored
     from qipf.scoring.limits import Limit
 
 
 def score(
-    field: Annotated[Path, typer.Argument(help="A field, as qipf fit writes it.")],
+    field: Annotated[Path, typer.Argument(help="A model file, written by qipf fit.")],
     test: Annotated[
         Path,
         typer.Argument(
-            help="Logits to judge: .npz, .npy, .csv or .parquet, or a folder of .parquet shards."
+            help="Logits to score: .npz, .npy, .csv or .parquet, or a folder of .parquet shards."
         ),
     ],
     output: Annotated[
@@ -33,114 +30,100 @@ def score(
         typer.Option(
             "--output",
             "-o",
-            help="The file to write: .csv, .parquet, .npz or .npy; for a folder, a folder.",
+            help="File to write: .csv, .parquet, .npz or .npy; for a folder, a folder.",
         ),
     ],
     columns: Columns = None,
-    modes: Annotated[bool, typer.Option("--modes", help="Write every mode too.")] = False,
+    modes: Annotated[bool, typer.Option("--modes", help="Also write every mode.")] = False,
     engine: Annotated[
-        str, typer.Option(help="local, or ray: the shards of a folder on a Ray cluster.")
+        str, typer.Option(help="local, or ray: score a folder on a Ray cluster.")
     ] = "local",
     address: Annotated[
         str | None,
-        typer.Option(help="A Ray cluster that runs already; if not given, one on this machine."),
+        typer.Option(help="Address of a running Ray cluster. Default: start one on this machine."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Ray's workers; one for every GPU, or else CPU, if not given."),
+        typer.Option(help="Number of Ray workers. Default: one per GPU, or per CPU without GPUs."),
     ] = None,
     overwrite: Annotated[
         bool,
         typer.Option(
             "--overwrite",
-            help="Replace shards that were made from another field, input or with other options.",
+            help="Replace shards that were made from another model, input or other options.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the uncertainty of every prediction in a file; higher = less to be trusted.
+    """Write the uncertainty of every prediction in a file; higher is less trustworthy.
 
-    Rows stay in order, and columns that are not logits are carried along. The file is read and
-    written in blocks, so that a .csv or .parquet may be larger than memory.
+    Rows keep their order, and columns that are not logits are copied. The file is read and written
+    in blocks, so a .csv or .parquet file may be larger than memory.
 
-    How many rows are outliers is told by the held-out rows that the field was calibrated with (qipf
-    fit --calibrate): what is more uncertain than 90% of them, or as fit --contamination has it.
-    Without, by the training rows, which are too familiar to the field to judge others by.
+    A row is an outlier if it is more uncertain than 90% (fit --contamination) of the held-out rows
+    that the model was calibrated with (fit --calibrate). Without a calibration the training rows
+    are used instead; they score lower than new data, so more new rows are outliers.
 
-    Of a folder, every .parquet shard is judged, and written to the output folder under the same
-    name. Stopped at any point and started again, the command keeps the shards that are finished
-    and does the rest.
+    For a folder, every .parquet shard is scored and written to the output folder under the same
+    name. Stopped and run again, the command keeps finished shards and scores the others.
 
-    Example: `qipf score field.qipf test.csv -o scored.csv`
+    Example: `qipf score model.qipf test.csv -o scored.csv`
 
-    Example: `qipf score field.qipf test.parquet --columns 'out_*' --modes -o scored.parquet`
+    Example: `qipf score model.qipf test.parquet --columns 'out_*' --modes -o scored.parquet`
 
-    Example: `qipf score field.qipf predictions/ -o scored/`
+    Example: `qipf score model.qipf predictions/ -o scored/`
 
-    Example: `qipf score field.qipf predictions/ -o scored/ --engine ray --address auto`
+    Example: `qipf score model.qipf predictions/ -o scored/ --engine ray --address auto`
     """
     from qipf.io.atomic import checked_output
     from qipf.ray import on_ray
     from qipf.scoring import score_shards, score_table
+    from qipf.scoring.limits import judged_by, outlier_limit
+    from qipf.storage.save_load import load_field
 
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ["local", "ray"])
     if engine == "local" and (address is not None or workers is not None):
-        raise QIPFInputError("--address and --workers belong to --engine ray.")
-    if os.path.isdir(test):
-        run = on_ray(workers, address) if engine == "ray" else None
-        judge, limit = _judge(field)
-        with _interruptible(output):
-            shards = score_shards(judge, test, output, columns, modes, overwrite=overwrite, run=run)
-        told = {"shards": shards.shards, "kept": shards.kept}
-        text = _count(shards.shards, "shard")
-        if shards.kept:
-            text += f" (finished before: {shards.kept:,})"
-        _tell(as_json, output, shards.total, limit, told, f"{text}, ")
+        raise QIPFInputError("--address and --workers need --engine ray.")
+    folder = os.path.isdir(test)  # no error for impossible names
+    if not folder and (engine == "ray" or overwrite):
+        option = "--engine ray" if engine == "ray" else "--overwrite"
+        raise QIPFInputError(f"{option} is for a folder of .parquet shards, and {test} is not one.")
+    run = on_ray(workers, address) if engine == "ray" else None
+    if not folder:
+        checked_output(output, inputs=[field, test])
+    loaded = load_field(field)
+    limit = outlier_limit(loaded)
+    model = judged_by(loaded, limit)
+    if not folder:
+        scored = score_table(model, test, output, columns, modes)
+        _print(as_json, output, scored, limit)
         return
-    if engine == "ray" or overwrite:
-        given = "--engine ray" if engine == "ray" else "--overwrite"
-        raise QIPFInputError(f"{given} is for a folder of .parquet shards; {test} is none.")
-    checked_output(output, inputs=[field, test])
-    judge, limit = _judge(field)
-    scored = score_table(judge, test, output, columns, modes)
-    _tell(as_json, output, scored, limit, {}, "")
-
-
-def _judge(path: Path) -> tuple[QIPF, Limit]:
-    """The field, and the limit that it calls outliers by."""
-    from qipf.scoring.limits import judged_by, outlier_limit
-    from qipf.storage.save_load import load_field
-
-    field = load_field(path)
-    limit = outlier_limit(field)
-    return judged_by(field, limit), limit
-
-
-@contextmanager
-def _interruptible(output: Path) -> Iterator[None]:
     try:
-        yield
+        shards = score_shards(model, test, output, columns, modes, overwrite=overwrite, run=run)
     except KeyboardInterrupt:
-        typer.echo(
-            f"\nStopped; finished shards are in {output}. Run the same command again to go on.",
-            err=True,
-        )
+        text = f"\nStopped; finished shards are in {output}. Run the same command to continue."
+        typer.echo(text, err=True)
         raise typer.Exit(130) from None
+    text = _count(shards.shards, "shard")
+    if shards.kept:
+        text += f" (finished before: {shards.kept:,})"
+    counts = {"shards": shards.shards, "kept": shards.kept}
+    _print(as_json, output, shards.total, limit, counts, f"{text}, ")
 
 
-def _tell(
+def _print(
     as_json: bool,
     output: Path,
     scored: Scored,
     limit: Limit,
-    more: Mapping[str, object],
-    shards: str,
+    counts: dict[str, Any] | None = None,
+    prefix: str = "",
 ) -> None:
-    known = scored.rows > 0  # a folder may hold empty shards alone
-    told = {
+    known = scored.rows > 0  # all shards of a folder may be empty
+    result = {
         "output": output,
-        **more,
+        **(counts or {}),
         "rows": scored.rows,
         "uncertainty": {
             "mean": scored.mean if known else None,
@@ -161,7 +144,7 @@ def _tell(
             f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
             f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"
         )
-    answer(as_json, told, f"wrote {output}: {shards}{text}")
+    print_result(as_json, result, f"wrote {output}: {prefix}{text}")
 
 
 def _count(number: int, what: str) -> str:

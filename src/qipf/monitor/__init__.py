@@ -1,1 +1,1 @@
-"""Watching a stream of predictions for distribution shift."""
+"""Monitoring a stream of predictions for distribution shift."""

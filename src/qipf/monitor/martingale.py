@@ -1,4 +1,4 @@
-"""Betting against "nothing has changed": evidence that may be looked at after every prediction."""
+"""A test martingale against "nothing has changed", valid after every prediction."""
 
 from __future__ import annotations
 
@@ -8,53 +8,59 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-#: Beta densities that are bet on. Towards p = 0 (unusually high uncertainty), from steep to flat:
-_UP = ((0.1, 1.0), (0.4, 1.0), (0.75, 1.0), (1.0, 1.4), (1.0, 3.0))
-#: towards p = 1 (unusually low), and towards both ends or the middle.
-_DOWN = tuple((b, a) for a, b in _UP)
-_BOTH = ((0.6, 0.6), (2.0, 2.0))
+#: Beta densities of the alternatives. Mass at p = 0 (high uncertainty), from steep to flat:
+_HIGH = ((0.1, 1.0), (0.4, 1.0), (0.75, 1.0), (1.0, 1.4), (1.0, 3.0))
+#: mass at p = 1 (low uncertainty), at both ends, in the middle.
+_LOW = tuple((b, a) for a, b in _HIGH)
+_SPREAD = ((0.6, 0.6), (2.0, 2.0))
 
-BETS = np.array(_UP + _DOWN + _BOTH)  # (m, 2)
+ALTERNATIVES = np.array(_HIGH + _LOW + _SPREAD)  # (m, 2) parameters a, b
 
-_POWERS = BETS - 1.0
+_POWERS = ALTERNATIVES - 1.0
 _LOG_NORMS = np.array(
-    [math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b) for a, b in BETS.tolist()]
+    [math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b) for a, b in ALTERNATIVES.tolist()]
 )
-_LOG_SHARE = -math.log(len(BETS))
+_LOG_SHARE = -math.log(len(ALTERNATIVES))
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The evidence reached the level: with which prediction, and since which it has grown."""
+    """The prediction, counted from 1, at which the level was reached, and the change point."""
 
     at: int
-    since: int
+    change_point: int
 
 
-class Betting:
-    r"""A game against the hypothesis that p-values are independent and uniform.
+class Martingale:
+    r"""Test martingale of the hypothesis that p-values are independent and uniform.
 
-    One unit of money is spread over bets and starting times. The bet :math:`f_i`, a Beta density,
-    started before prediction :math:`\tau + 1` with its share :math:`w_\tau/m`, multiplies its stake
-    by :math:`f_i(p_t)` at every prediction; what has not started yet is kept as cash:
+    One unit of capital is divided among :math:`m` alternatives and all starting times. Alternative
+    :math:`i`, a Beta density :math:`f_i`, started before prediction :math:`\tau + 1` with the share
+    :math:`w_\tau/m`, multiplies its capital by :math:`f_i(p_t)` at every prediction; shares that
+    have not started yet do not change:
 
     .. math:: M_t = g(t) + \frac{1}{m} \sum_{i=1}^m \sum_{\tau < t} w_\tau
               \prod_{s=\tau+1}^{t} f_i(p_s), \qquad
               w_\tau = g(\tau) - g(\tau + 1), \quad g(t) = \frac{1}{1 + \log(1 + t)}
 
-    Densities integrate to one, so :math:`M` is a martingale with :math:`M_0 = 1` while the
-    hypothesis holds, and by Ville's inequality :math:`P(\sup_t M_t \ge 1/\alpha) \le \alpha`: over
-    the whole, endless stream, however often it is looked at. No stake is ever added, so nothing
-    has to be corrected for restarts.
+    Densities integrate to one, so :math:`M` is a martingale with :math:`M_0 = 1` under the
+    hypothesis, and by Ville's inequality :math:`P(\sup_t M_t \ge 1/\alpha) \le \alpha`: over the
+    whole, unbounded stream, however often it is inspected. No capital is ever added, so restarts
+    need no correction.
 
     With :math:`S_t = \sum_{s \le t} \log f_i(p_s)` the inner sum is
-    :math:`e^{S_t} \sum_\tau w_\tau e^{-S_\tau}`, so one running number per bet stands for all
-    starting times. Small steps cost a change at time :math:`\tau` about :math:`\log\tau` of
-    evidence.
+    :math:`e^{S_t} \sum_\tau w_\tau e^{-S_\tau}`, so one running number per alternative represents
+    all starting times. Because :math:`w_\tau` decreases slowly, a change at time :math:`\tau` costs
+    only about :math:`\log\tau` of log evidence.
+
+    Attributes
+    ----------
+    count : number of p-values so far.
+    log_evidence, peak : :math:`\log M_t`, and its maximum so far.
     """
 
     def __init__(self) -> None:
-        m = len(BETS)
+        m = len(ALTERNATIVES)
         self.count = 0
         self.gains = np.zeros(m)  # S_t
         self.stakes = np.full(m, -np.inf)  # log Σ_τ w_τ exp(-S_τ)
@@ -69,9 +75,9 @@ class Betting:
         q: NDArray[np.float64],  # (n,)
         level: float,
     ) -> Crossing | None:
-        """Play the next p-values (q = 1 - p); tells where log evidence first reaches `level`.
+        """Add p-values (q = 1 - p); return where the log evidence first reaches `level`, if here.
 
-        The same numbers come out, to the last bit, however the p-values are cut into calls.
+        The results are the same, bit for bit, however the p-values are divided into calls.
         """
         n = len(p)
         if n == 0:
@@ -82,7 +88,7 @@ class Betting:
         starts = _log_start_weight(times)[:, None] - gains[:-1]
         stakes = np.logaddexp.accumulate(np.vstack([self.stakes, starts]), axis=0)[1:]
         invested = _log_sum(gains[1:] + stakes) + _LOG_SHARE
-        evidence = np.logaddexp(np.log(_cash(times + 1)), invested)  # (n,)
+        evidence = np.logaddexp(np.log(_unstarted(times + 1)), invested)  # (n,)
         crossing = self._crossing(level, evidence, gains, starts)
         self.best, self.best_start = self._best(starts)
         self.gains, self.stakes = gains[-1].copy(), stakes[-1].copy()
@@ -103,21 +109,20 @@ class Betting:
             return None
         at = int(reached[0])
         best, best_start = self._best(starts[: at + 1])
-        richest = int(np.argmax(best + gains[at + 1]))
-        return Crossing(at=self.count + at + 1, since=int(best_start[richest]) + 1)
+        largest = int(np.argmax(best + gains[at + 1]))
+        return Crossing(at=self.count + at + 1, change_point=int(best_start[largest]) + 1)
 
     def _best(self, starts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The start that pays most, by bet, once these are known too."""
+        """The best start of each alternative so far, these included."""
         at = starts.argmax(axis=0)
         values = starts[at, np.arange(starts.shape[1])]
         better = values > self.best
-        return np.where(better, values, self.best), np.where(
-            better, self.count + at, self.best_start
-        )
+        best_start = np.where(better, self.count + at, self.best_start)
+        return np.where(better, values, self.best), best_start
 
 
 def _log_sum(terms: NDArray[np.float64]) -> NDArray[np.float64]:  # (n, m) -> (n,)
-    """log Σ_i exp(term_i), added one by one: numpy's own sums depend on the array's shape."""
+    """log Σ_i exp(term_i), added in order: numpy's own sums depend on the array's shape."""
     top = terms.max(axis=1)
     shares = np.exp(terms - top[:, None])
     total = shares[:, 0]
@@ -126,11 +131,11 @@ def _log_sum(terms: NDArray[np.float64]) -> NDArray[np.float64]:  # (n, m) -> (n
     return top + np.log(total)
 
 
-def _cash(times: NDArray[np.int64]) -> NDArray[np.float64]:
-    """g(t): what has not been staked before prediction t + 1."""
+def _unstarted(times: NDArray[np.int64]) -> NDArray[np.float64]:
+    """g(t): capital that has not started before prediction t + 1."""
     return 1.0 / (1.0 + np.log1p(times))
 
 
 def _log_start_weight(times: NDArray[np.int64]) -> NDArray[np.float64]:
     """log (g(t) - g(t+1)), without the cancellation of the difference."""
-    return np.log(np.log1p(1.0 / (1.0 + times)) * _cash(times) * _cash(times + 1))
+    return np.log(np.log1p(1.0 / (1.0 + times)) * _unstarted(times) * _unstarted(times + 1))

@@ -1,4 +1,4 @@
-"""ShiftMonitor: does a stream of predictions still look like the data it was calibrated on?"""
+"""ShiftMonitor: test whether a stream of predictions still looks like the calibration set."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ from numpy.typing import NDArray
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError
-from qipf.field.estimator import QIPF
-from qipf.monitor.martingale import Betting, Crossing
-from qipf.monitor.online_p_values import StreamRanks
+from qipf.io.schema import refuse
+from qipf.monitor.martingale import Martingale
+from qipf.monitor.online_p_values import OnlinePValues
+from qipf.monitor.state import State, model_digest, read_state, restored_state, write_state
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
 from qipf.validation.scores import checked_scores, checked_share, real_numbers
 
-#: The longest window: what is kept of the stream itself.
+#: Longest allowed window; its scores are the only part of the stream that is stored.
 LONGEST_WINDOW = 2**20
 
-#: Predictions that are bet on at a time.
+#: Predictions added to the martingale at a time.
 BLOCK = 1024
-
-#: What a caller may keep with the state: where it stands in its input, say.
-Notes = dict[str, int | str]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a monitor has to say after so many predictions."""
+    """Result of a monitor after a number of predictions."""
 
     seen: int  # predictions so far
-    abstained: int  # of them not to be acted on: uncertainty NaN or inf, or refused by the rule
-    log_evidence: float  # log of the money won by betting against "nothing has changed"
-    p_value: float  # 1/(the most that was ever won): valid at any time, for any number of looks
-    alarm: bool  # whether it ever reached 1/alpha; once raised, it stays
-    alarm_at: int | None  # the prediction, counted from 1, that raised it
-    since: int | None  # the prediction from which on the stream seems to differ
-    window: WindowStatistics  # the last predictions beside the held-out ones
+    abstained: int  # predictions not accepted: uncertainty NaN or inf, or rejected by the rule
+    log_evidence: float  # log of the test martingale against "nothing has changed"
+    p_value: float  # 1/(its maximum so far): valid at any time, for any number of looks
+    alarm: bool  # whether it ever reached 1/alpha; an alarm is never withdrawn
+    alarm_at: int | None  # the prediction, counted from 1, that raised the alarm
+    change_point: int | None  # estimate of the first prediction after the change
+    window: WindowStatistics  # the last predictions compared with the held-out ones
     accuracy: AccuracyEstimate | None  # of the window; None without labelled held-out predictions
 
     def as_dict(self) -> dict[str, Any]:
@@ -51,53 +49,42 @@ class Verdict:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class State:
-    """All that changes while a stream is watched."""
-
-    ranks: StreamRanks
-    betting: Betting
-    recent: NDArray[np.float64]  # the window's scores, oldest first
-    refused: NDArray[np.bool_]  # which of these must not be acted on
-    abstained: int = 0
-    alarm: Crossing | None = None
-
-
 class ShiftMonitor:
-    r"""An anytime-valid test of whether a stream is still like the held-out data.
+    r"""Anytime-valid test of whether a stream is still like the held-out data.
 
     Every prediction is ranked among the held-out uncertainties and the stream's own past, which
-    gives exactly independent and uniform p-values while stream and held-out data are exchangeable
-    (`qipf.monitor.online_p_values`), for any size of the held-out set. The monitor bets against that
-    (`qipf.monitor.martingale`). Its money is a martingale, so the probability that it ever reaches
-    :math:`1/\alpha`, over a stream without end and looked at after every prediction, is at most
-    :math:`\alpha`; when it does, the alarm is raised. It bets on uncertainties that are unusually
-    high, unusually low, spread out or drawn together, since any time.
+    gives independent and uniform p-values while stream and held-out data are exchangeable, for any
+    size of the held-out set (`qipf.monitor.online_p_values`). A test martingale measures the
+    evidence against that (`qipf.monitor.martingale`). The probability that it ever reaches
+    :math:`1/\alpha`, over an unbounded stream and checked after every prediction, is at most
+    :math:`\alpha`; when it does, the alarm is raised. It detects uncertainties that are unusually
+    high, unusually low, spread out or concentrated, starting at any time.
 
-    What it takes for granted: held-out predictions that the field was not fitted on and the
-    network was not trained on, and a stream without memory. Frames of one film, or a stream sorted
-    by class, are not exchangeable with shuffled data, and raise the alarm rightly.
+    Assumptions: the held-out predictions were used neither to fit the model nor to train the
+    network, and the stream is exchangeable. Frames of one film, or a stream sorted by class, are
+    not exchangeable with shuffled data and correctly raise the alarm.
 
-    Memory does not grow with the stream: counts in at most 1024 bins, a few numbers a bet, and the
-    window. Fed the same uncertainties one by one or in batches, it says the same to the last bit;
-    fed logits, it does so as far as the field's uncertainty of a row does not depend on the rows
-    beside it. What that differs by is rounded off before ranks are taken (`qipf.calibration.quantization`), but for
-    the rare score at a limit between two steps.
+    Memory does not grow with the stream: counts in at most 1024 bins, the martingale, the window.
+    The same uncertainties give the same verdict, bit for bit, one by one or in batches. So do the
+    same logits, unless the last bits of a row's uncertainty depend on the batch: quantization
+    (`qipf.calibration.quantization`) removes such differences, except for the rare score at the
+    boundary between two steps.
 
     Parameters
     ----------
-    reference : a calibrated field (``field.calibrate(held_out_logits, labels)``) or a
-        `qipf.calibration.conformal.Calibration`.
-    alpha : the probability of ever raising a false alarm.
-    window : so many last predictions are compared with the held-out ones.
-    rule : which predictions are acted on, as `accept_rule` returns it: uncertainties in, accept
-        mask out; if not given, the field's own, where it has one. The others are counted as
-        abstained, and so is NaN, rule or not.
+    model : a calibrated model, that is an object with ``uncertainty(batch)`` and ``calibration_``
+        (after ``calibrate``), or a `qipf.calibration.conformal.Calibration`.
+    alpha : upper bound of the probability of any false alarm.
+    window : number of last predictions that are compared with the held-out ones.
+    rule : accept rule as returned by `accept_rule` (uncertainties in, boolean mask out); by default
+        the model's own, if it has one. Predictions that it rejects are counted as abstained. NaN
+        and inf always are.
     random_state : seed of the random numbers that break ties.
 
     Attributes
     ----------
-    notes : whole numbers and texts of your own, saved with the state in one piece.
+    model_digest : identifies the model and its calibration.
+    notes : integers and strings of your own, saved with the state.
 
     Examples
     --------
@@ -106,173 +93,173 @@ class ShiftMonitor:
     >>> monitor.update(rng.normal(size=2000)).alarm
     False
     >>> verdict = monitor.update(rng.normal(loc=1.0, size=200))
-    >>> verdict.alarm, verdict.alarm_at, verdict.since
+    >>> verdict.alarm, verdict.alarm_at, verdict.change_point
     (True, 2050, 2004)
     """
 
     def __init__(
         self,
-        reference: QIPF | Calibration,
+        model: Any,
         alpha: float = 0.01,
         window: int = 1000,
         rule: Callable[[Any], Any] | None = None,
         random_state: int = 0,
     ) -> None:
-        self.calibration = calibration_of(reference)
-        self.field = None if isinstance(reference, Calibration) else reference
+        self.calibration = calibration_of(model)
+        self.model = None if isinstance(model, Calibration) else model
         self.alpha, self.window, self.random_state = _checked(alpha, window, random_state)
-        self.rule = getattr(self.field, "rule_", None) if rule is None else rule
-        self.notes: Notes = {}
+        self.rule = getattr(self.model, "rule_", None) if rule is None else rule
+        self.notes: dict[str, int | str] = {}
         self._accuracy = (
             None if self.calibration.wrong is None else AccuracyEstimator.of(self.calibration)
         )
-        self._named: tuple[tuple[Any, ...], str] = (
-            (),
-            "",
-        )  # what the field held when it got its name
-        self._level = -math.log(self.alpha)
         self._state = State(
-            StreamRanks(self.calibration, self.random_state),
-            Betting(),
+            OnlinePValues(self.calibration, self.random_state),
+            Martingale(),
             recent=np.empty(0),
-            refused=np.empty(0, bool),
+            abstained_recent=np.empty(0, bool),
         )
 
     @property
     def seen(self) -> int:
-        """Predictions so far."""
-        return self._state.betting.count
+        """Number of predictions so far."""
+        return self._state.martingale.count
+
+    @property
+    def model_digest(self) -> str:
+        """Digest of the model, as it is now, and of the calibration."""
+        return model_digest(self.calibration, self.model)
 
     def update(self, uncertainty: Any) -> Verdict:
-        """Watch the next predictions, one or many, by their uncertainties; NaN ranks highest.
+        """Add predictions, one or many, by their uncertainties; NaN ranks highest.
 
-        Every call makes a whole verdict, whose window statistics take longer than a prediction:
-        where many predictions come, feed them in batches.
+        Every call computes the whole verdict, which takes longer than adding a prediction: where
+        there are many predictions, pass them in batches.
         """
         scores = checked_scores(uncertainty, "uncertainty")
-        # worked out on the side and put in place at once: an interrupt leaves nothing half-counted
+        # computed on copies and assigned at once: an interrupt leaves the old state
         old = self._state
-        ranks, betting, alarm = old.ranks.copied(), copy.copy(old.betting), old.alarm
+        p_values, martingale, alarm = old.p_values.copy(), copy.copy(old.martingale), old.alarm
         for start in range(0, len(scores), BLOCK):
-            p, q = ranks.add(scores[start : start + BLOCK])
-            crossing = betting.add(p, q, self._level)
+            p, q = p_values.add(scores[start : start + BLOCK])
+            crossing = martingale.add(p, q, -math.log(self.alpha))
             alarm = alarm or crossing
-        refused = self._refused(scores)
-        abstained = old.abstained + int(refused.sum())
-        # copies: a view would keep all that came with it
-        recent = np.concatenate([old.recent, scores])[-self.window :].copy()
-        refused = np.concatenate([old.refused, refused])[-self.window :].copy()
-        self._state = State(ranks, betting, recent, refused, abstained, alarm)
+        mask = self._abstained(scores)
+        self._state = State(
+            p_values,
+            martingale,
+            # copies: a view would keep the whole batch in memory
+            recent=np.concatenate([old.recent, scores])[-self.window :].copy(),
+            abstained_recent=np.concatenate([old.abstained_recent, mask])[-self.window :].copy(),
+            abstained=old.abstained + int(mask.sum()),
+            alarm=alarm,
+        )
         return self.verdict()
 
     def update_logits(self, logits: Any) -> Verdict:
-        """Watch the next predictions by their logits, one row or many.
+        """Add predictions by their logits, one row or many.
 
-        A row with NaN or inf cannot be judged: it ranks highest and is counted as abstained.
+        A row with NaN or inf ranks highest and is counted as abstained.
         """
         return self.update(self.uncertainty(logits))
 
     def uncertainty(self, logits: Any) -> NDArray[np.float64]:  # (n, d) or (d,) -> (n,)
-        """The field's uncertainty of each row, NaN for rows with NaN or inf."""
-        if self.field is None:
+        """The model's uncertainty of each row; NaN for rows with NaN or inf."""
+        if self.model is None:
             raise QIPFInputError(
-                "This monitor was made from a Calibration and cannot judge logits. Make it from "
-                "the field, or call update(uncertainty)."
+                "This monitor was made from a Calibration and cannot score logits. Make it from "
+                "the model, or call update(uncertainty)."
             )
         rows = np.atleast_2d(real_numbers(logits, "logits"))
-        width = self.field.n_features_in_
+        width = getattr(self.model, "n_features_in_", rows.shape[1])
         if rows.ndim != 2 or rows.shape[1] != width:
             raise QIPFInputError(
-                f"logits must be rows of {width} numbers, as the field was fitted with, got shape "
+                f"logits must be rows of {width} numbers, as the model was fitted with, got shape "
                 f"{rows.shape}."
             )
-        sound = np.isfinite(rows).all(axis=1)
+        finite = np.isfinite(rows).all(axis=1)
         values = np.full(len(rows), np.nan)
-        if sound.all():
-            values[:] = self.field.uncertainty(rows)
-        elif sound.any():
-            values[sound] = self.field.uncertainty(rows[sound])
+        if finite.any():
+            values[finite] = self.model.uncertainty(rows if finite.all() else rows[finite])
         return values
 
     def verdict(self) -> Verdict:
-        """What there is to say now."""
+        """The result so far."""
         state = self._state
-        known = self._accuracy is not None and len(state.recent) > 0
+        accuracy = None
+        if self._accuracy is not None and len(state.recent):
+            accuracy = self._accuracy.estimate(state.recent)
         return Verdict(
             seen=self.seen,
             abstained=state.abstained,
-            log_evidence=state.betting.log_evidence,
-            p_value=math.exp(-state.betting.peak),
+            log_evidence=state.martingale.log_evidence,
+            p_value=math.exp(-state.martingale.peak),
             alarm=state.alarm is not None,
             alarm_at=None if state.alarm is None else state.alarm.at,
-            since=None if state.alarm is None else state.alarm.since,
+            change_point=None if state.alarm is None else state.alarm.change_point,
             window=window_statistics(
-                self.calibration, state.recent, abstained=int(state.refused.sum())
+                self.calibration, state.recent, abstained=int(state.abstained_recent.sum())
             ),
-            accuracy=self._accuracy.estimate(state.recent) if known else None,  # type: ignore[union-attr]
+            accuracy=accuracy,
         )
 
-    def _refused(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        refused = ~np.isfinite(scores)
-        if self.rule is not None and not refused.all():
-            refused[~refused] = ~np.asarray(self.rule(scores[~refused]), bool)
-        return refused
-
-    # ------------------------------------------------------------------ on disk
-
-    @property
-    def reference(self) -> str:
-        """A short name for the field, as it is now, and the calibration that it compares with."""
-        from qipf.monitor.state import learned, reference_digest
-
-        now = learned(self.field)
-        known, name = self._named
-        # a digest takes a while; what a field learns anew are other objects
-        if not name or any(a is not b for a, b in zip(now, known, strict=True)):
-            name = reference_digest(self.calibration, self.field)
-            self._named = now, name
-        return name
+    def _abstained(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        abstained = ~np.isfinite(scores)
+        if self.rule is not None and not abstained.all():
+            abstained[~abstained] = ~np.asarray(self.rule(scores[~abstained]), bool)
+        return abstained
 
     def save(self, path: Path | str) -> None:
-        """Write the state to a file, which is replaced whole or not at all."""
-        from qipf.monitor.state import save_state
-
-        save_state(self, path)
+        """Write the state to a file, atomically."""
+        parameters = {
+            "reference": self.model_digest,
+            "alpha": self.alpha,
+            "window": self.window,
+            "random_state": self.random_state,
+            "notes": self.notes,
+        }
+        write_state(path, parameters, self._state)
 
     @classmethod
     def load(
         cls,
         path: Path | str,
-        reference: QIPF | Calibration,
+        model: Any,
         rule: Callable[[Any], Any] | None = None,
     ) -> ShiftMonitor:
-        """The monitor that `save` wrote, to go on exactly where it stood.
+        """Load a monitor written by `save`; it continues exactly where it was.
 
         Parameters
         ----------
         path : the file.
-        reference : the field or Calibration it was made from; another is refused.
-        rule : as in the constructor, for what comes; a file does not hold it, but holds what was
-            abstained from before.
+        model : the model or Calibration it was made from; any other raises `QIPFFileError`.
+        rule : as in the constructor, for new predictions; it is not part of the file.
         """
-        from qipf.monitor.state import load_state
-
-        return load_state(cls, path, reference, rule)
+        calibration = calibration_of(model)
+        field = None if isinstance(model, Calibration) else model
+        header, arrays = read_state(path, model_digest(calibration, field))
+        try:
+            monitor = cls(model, header["alpha"], header["window"], rule, header["random_state"])
+        except QIPFInputError as error:
+            refuse(str(path), str(error).rstrip("."))
+        monitor.notes = header["notes"]
+        monitor._state = restored_state(str(path), header, arrays, monitor._state.p_values)
+        return monitor
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:
     try:
         alpha = checked_share(alpha, "alpha", 0.01)
-    except OverflowError:  # a whole number that no float reaches
+    except OverflowError:  # an integer beyond the range of floats
         raise QIPFInputError(f"alpha must lie between 0 and 1, got {alpha!r:.80}.") from None
-    if not _whole(window) or not 1 <= window <= LONGEST_WINDOW:
+    if not _is_integer(window) or not 1 <= window <= LONGEST_WINDOW:
         raise QIPFInputError(
-            f"window must be a whole number from 1 to {LONGEST_WINDOW}, got {window!r}."
+            f"window must be an integer from 1 to {LONGEST_WINDOW}, got {window!r}."
         )
-    if not _whole(seed) or not 0 <= seed < 2**63:
-        raise QIPFInputError(f"random_state must be a whole number ≥ 0, got {seed!r}.")
+    if not _is_integer(seed) or not 0 <= seed < 2**63:
+        raise QIPFInputError(f"random_state must be an integer ≥ 0, got {seed!r}.")
     return alpha, int(window), int(seed)
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)

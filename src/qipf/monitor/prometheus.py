@@ -1,4 +1,4 @@
-"""Prometheus metrics of a watched stream, served by the official client library."""
+"""Prometheus metrics of a monitored stream, served by the official client library."""
 
 from __future__ import annotations
 
@@ -11,60 +11,61 @@ from qipf.monitor.watch import Report
 
 
 class StreamMetrics:
-    """What Prometheus is told: the last report that was put here."""
+    """Collector of the metrics of the last report."""
 
     def __init__(self) -> None:
         self.report: Report | None = None
 
     def collect(self) -> Iterator[Any]:
-        """The metrics by name, as `prometheus_client` asks for them."""
+        """Yield the metrics; called by `prometheus_client`."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         report = self.report
         if report is None:
             return
-        verdict, window = report.verdict, report.verdict.window
-        counters: dict[str, tuple[str, float]] = {
-            "qipf_predictions": ("Predictions seen.", verdict.seen),
-            "qipf_abstained": ("Predictions not to be acted on.", verdict.abstained),
-            "qipf_bad_lines": ("Input lines without logits.", report.bad_lines),
-            "qipf_verdicts": ("Verdicts told.", report.number),
-        }
-        gauges: dict[str, tuple[str, float]] = {
-            "qipf_shift_alarm": ("1 once the stream was found to differ.", int(verdict.alarm)),
-            "qipf_shift_log_evidence": ("Log of the evidence of a shift.", verdict.log_evidence),
-            "qipf_shift_p_value": ("Anytime-valid p-value of no shift.", verdict.p_value),
-            "qipf_window_ks": ("Kolmogorov-Smirnov distance to held-out data.", window.ks),
-            "qipf_window_superiority": (
+        verdict, window, accuracy = report.verdict, report.verdict.window, report.verdict.accuracy
+        for name, text, count in [
+            ("qipf_predictions", "Predictions seen.", verdict.seen),
+            ("qipf_abstained", "Predictions not accepted.", verdict.abstained),
+            ("qipf_bad_lines", "Input lines without logits.", report.bad_lines),
+            ("qipf_verdicts", "Verdicts reported.", report.number),
+        ]:
+            yield CounterMetricFamily(name, text, value=count)
+        for name, text, value in [
+            ("qipf_shift_alarm", "1 after a shift was detected.", int(verdict.alarm)),
+            ("qipf_shift_log_evidence", "Log evidence of a shift.", verdict.log_evidence),
+            ("qipf_shift_p_value", "Anytime-valid p-value of no shift.", verdict.p_value),
+            ("qipf_shift_change_point", "First prediction of the shift.", verdict.change_point),
+            ("qipf_window_ks", "Kolmogorov-Smirnov distance to held-out data.", window.ks),
+            (
+                "qipf_window_superiority",
                 "P(more uncertain than a held-out prediction).",
                 window.superiority,
             ),
-            "qipf_window_mean_p": ("Mean conformal p-value.", window.mean_p),
-            "qipf_window_abstained": ("Abstained in the window.", window.abstained),
-        }
-        if verdict.since is not None:
-            gauges["qipf_shift_since"] = ("Prediction the shift began with.", verdict.since)
-        if verdict.accuracy is not None:
-            accuracy = verdict.accuracy
-            gauges["qipf_accuracy"] = ("Estimated accuracy of the window.", accuracy.accuracy)
-            gauges["qipf_accuracy_low"] = ("Lower bound of it.", accuracy.low)
-            gauges["qipf_accuracy_high"] = ("Upper bound of it.", accuracy.high)
-        for name, (text, value) in counters.items():
-            yield CounterMetricFamily(name, text, value=value)
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(name, text, value=value)
+            ("qipf_window_mean_p", "Mean conformal p-value.", window.mean_p),
+            ("qipf_window_abstained", "Predictions not accepted in the window.", window.abstained),
+            (
+                "qipf_accuracy",
+                "Estimated accuracy of the window.",
+                getattr(accuracy, "accuracy", None),
+            ),
+            ("qipf_accuracy_low", "Lower confidence bound.", getattr(accuracy, "low", None)),
+            ("qipf_accuracy_high", "Upper confidence bound.", getattr(accuracy, "high", None)),
+        ]:
+            if value is not None:
+                yield GaugeMetricFamily(name, text, value=value)
 
 
 @contextmanager
 def metrics_server(
     port: int, address: str = "127.0.0.1"
 ) -> Iterator[tuple[Callable[[Report], None], int]]:
-    """Serve metrics while the block runs; gives what takes reports, and the port that is used.
+    """Serve metrics while the block runs; yield a function that takes reports, and the port.
 
     Parameters
     ----------
-    port : 0 takes any that is free.
-    address : loopback, unless others are to see the metrics.
+    port : 0 selects a free port.
+    address : by default only this machine can read the metrics.
     """
     try:
         from prometheus_client import CollectorRegistry, start_http_server
@@ -77,8 +78,9 @@ def metrics_server(
     try:
         server, thread = start_http_server(port, addr=address, registry=registry)
     except (OSError, OverflowError) as error:
-        told = f"Cannot serve metrics on {address}, port {port}: {str(error).rstrip('.')}."
-        raise QIPFInputError(told) from error
+        raise QIPFInputError(
+            f"Cannot serve metrics on {address}, port {port}: {str(error).rstrip('.')}."
+        ) from error
 
     def take(report: Report) -> None:
         metrics.report = report

@@ -1,4 +1,4 @@
-"""The last predictions of a stream beside held-out ones: how far apart, whatever the verdict."""
+"""Two-sample statistics of a window of predictions against the held-out scores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from qipf.calibration.quantization import rounded
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """Two-sample comparison of a window with the held-out scores.
+    """Difference between a window of predictions and the held-out scores.
 
-    These tell the size of a difference. Their p-value is for a single look at a window chosen
-    beforehand: to watch a stream, go by the monitor's evidence.
+    The p-value is valid for a single test of a window chosen beforehand. To watch a stream, use the
+    monitor's evidence instead.
     """
 
     count: int  # predictions in the window
@@ -26,7 +26,7 @@ class WindowStatistics:
     ks_p_value: float  # asymptotic
     superiority: float  # P(a prediction of the window is more uncertain than a held-out one)
     mean_p: float  # of the conformal p-values; about 1/2 for data like the held-out set
-    abstained: int  # predictions of the window that must not be acted on
+    abstained: int  # predictions of the window that were not accepted
 
 
 def window_statistics(
@@ -34,14 +34,17 @@ def window_statistics(
     scores: NDArray[np.float64],  # (n,)
     abstained: int,
 ) -> WindowStatistics:
-    r"""Compare the scores of a window with the held-out ones; NaN counts as the highest.
+    r"""Compare the scores of a window with the held-out scores; NaN counts as the highest.
 
     .. math:: D = \sup_s |F_{\text{window}}(s) - F_{\text{held out}}(s)|, \qquad
               A = P(W > H) + \tfrac12 P(W = H)
 
-    :math:`D` is the Kolmogorov-Smirnov statistic, :math:`A` the Mann-Whitney statistic as a share:
-    1/2 without a difference, 1 when every prediction of the window is more uncertain. Scores are
-    compared as `qipf.calibration.quantization` leaves them.
+    :math:`D` is the Kolmogorov-Smirnov statistic, :math:`A` the Mann-Whitney statistic divided by
+    the number of pairs: 1/2 without a difference, 1 when every prediction of the window is more
+    uncertain. Scores are quantized first (`qipf.calibration.quantization`).
+
+    SciPy's `ks_2samp` and `mannwhitneyu` give the same statistics but sort the whole calibration
+    set on every call; here its sorted scores are searched.
     """
     m, n = len(scores), len(calibration)
     if m == 0:
@@ -49,7 +52,7 @@ def window_statistics(
     ordered, held_out = np.sort(rounded(scores)), calibration.rounded_scores
     below = np.searchsorted(held_out, ordered, side="left")
     up_to = np.searchsorted(held_out, ordered, side="right")
-    # the extremes lie just before or at a score of the window; equal ones count together
+    # the supremum is reached just before or at a score of the window
     before = np.searchsorted(ordered, ordered, side="left") / m - below / n
     at = np.searchsorted(ordered, ordered, side="right") / m - up_to / n
     ks = float(max(np.abs(before).max(), np.abs(at).max()))

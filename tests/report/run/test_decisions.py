@@ -65,7 +65,7 @@ def test_the_timeline_is_the_monitors(rng):
     monitor = ShiftMonitor(Calibration(clean[held_out]), alpha=0.02, random_state=3)
     verdict = monitor.update(stream)
     assert line.starts == [(1000, 15.0), (1100, 30.0)]
-    assert (line.alarm_at, line.since) == (verdict.alarm_at, verdict.since)
+    assert (line.alarm_at, line.since) == (verdict.alarm_at, verdict.change_point)
     assert (line.seen[0], line.seen[-1]) == (0, 1200)
     assert line.evidence[0] == 0.0
     assert line.evidence[-1] == pytest.approx(verdict.log_evidence / math.log(10))

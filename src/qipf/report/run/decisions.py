@@ -160,7 +160,7 @@ def timeline(
         seen.append(verdict.seen)
         evidence.append(verdict.log_evidence / math.log(10))
     said = monitor.verdict()
-    return Timeline(seen, evidence, starts, alpha, said.alarm_at, said.since)
+    return Timeline(seen, evidence, starts, alpha, said.alarm_at, said.change_point)
 
 
 def by_severity(corruption: str, levels: Iterable[float]) -> list[float]:

@@ -1,62 +1,43 @@
-"""What qipf monitor refuses, or says of what it cannot watch."""
+"""qipf monitor: errors, and messages about inputs without predictions."""
 
 import errno
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
+import filelock
 import pytest
 
 import qipf
 from qipf import ShiftMonitor
 from qipf.io.atomic import locked_file
-from tests.cli.monitoring import interrupted, watched, write
-from tests.cli.test_module import run
+from tests.cli.commands import interrupted, run, watched, write
 from tests.conftest import make_logits
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--follow"], "--follow needs a file: standard input is read to its end anyway."),
-        (
-            ["stream.csv", "--skip-seen"],
-            "--skip-seen is for standard input: a file is read on from where the state stands.",
-        ),
-        (
-            ["--skip-seen", "--new-input"],
-            "--skip-seen and --new-input contradict each other: of a new input nothing was seen. "
-            "Leave one of them out.",
-        ),
-        (["."], ". is a folder. Name a file in it."),
-        (["no.csv"], "Cannot read no.csv: No such file or directory."),
-        (["stream.csv", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0. Try 0.01."),
-        (
-            ["stream.csv", "--window", "0"],
-            "window must be a whole number from 1 to 1048576, got 0.",
-        ),
-        (
-            ["stream.csv", "--state", "stream.csv"],
-            "stream.csv is an input, and writing would destroy it. Name another file.",
-        ),
-        (
-            ["stream.csv", "--state", "no/s.qipf"],
-            "There is no folder no. Create it, or choose another.",
-        ),
-        (["stream.csv", "--state", "."], ". is a folder; name a file in it."),
-        (
-            ["stream.csv", "--state", os.devnull],
-            f"{os.devnull} is a pipe or a device; name a file.",
-        ),
+        (["--follow"], "--follow needs a file"),
+        (["stream.csv", "--skip-seen"], "--skip-seen is for standard input"),
+        (["--skip-seen", "--new-input"], "contradict each other"),
+        (["."], ". is a folder"),
+        (["no.csv"], "Cannot read no.csv: No such file or directory"),
+        (["stream.csv", "--alpha", "2"], "alpha must lie between 0 and 1, got 2.0"),
+        (["stream.csv", "--window", "0"], "window must be an integer from 1 to 1048576, got 0"),
+        (["stream.csv", "--state", "stream.csv"], "stream.csv is an input"),
+        (["stream.csv", "--state", "no/s.qipf"], "There is no folder no"),
+        (["stream.csv", "--state", "."], ". is a folder"),
+        (["stream.csv", "--state", os.devnull], "is a pipe or a device"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(monkeypatch, capsys, folder, arguments, message):
+def test_bad_arguments_are_one_line(monkeypatch, capsys, folder, arguments, message):
     code, told, err = watched(monkeypatch, capsys, *arguments)
-    assert (code, told, err) == (2, [], f"qipf: {message}\n")
+    assert (code, told, err.count("\n")) == (2, [], 1)
+    assert message in err
 
 
 def shut(_path, mode):
@@ -70,11 +51,11 @@ def full(*_arguments, **_options):
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        ((os, "access", shut), "the folder . is read-only for you"),
-        ((tempfile, "NamedTemporaryFile", full), "No space left on device"),
+        ((os, "access", shut), "read-only"),
+        ((filelock.FileLock, "acquire", full), "No space left on device"),
     ],
 )
-def test_a_state_that_cannot_be_written_is_told_before_any_line_is_read(
+def test_an_unwritable_state_is_an_error_before_any_line_is_read(
     monkeypatch, capsys, folder, broken, reason
 ):
     def read(*_):
@@ -82,64 +63,53 @@ def test_a_state_that_cannot_be_written_is_told_before_any_line_is_read(
 
     monkeypatch.setattr("qipf.monitor.lines.LineSource.lines", read)
     monkeypatch.setattr(*broken)
-    found = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
-    assert found == (2, [], f"qipf: Cannot write s.qipf: {reason}.\n")
+    code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
+    assert (code, told, err.count("\n")) == (2, [], 1)
+    assert "Cannot write s.qipf" in err
+    assert reason in err
 
 
-def test_trying_to_write_a_state_leaves_nothing(monkeypatch, capsys, folder):
+def test_the_check_of_the_state_leaves_no_files(monkeypatch, capsys, folder):
     before = sorted(folder.iterdir())
     assert watched(monkeypatch, capsys, "no.csv", "--state", "s.qipf")[0] == 2
     assert sorted(path for path in folder.iterdir() if path.suffix != ".lock") == before
 
 
-def test_a_state_and_a_field_in_each_other_s_place_are_told(monkeypatch, capsys, folder):
+def test_a_state_instead_of_a_model_and_the_reverse(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
     code, out, err = run(monkeypatch, capsys, "monitor", "s.qipf", "stream.csv")
     assert (code, out) == (2, "")
-    assert err == (
-        "qipf: s.qipf holds the state of a monitor, where a field is expected. Name the field that "
-        "it was made with; the state is for qipf monitor --state, or ShiftMonitor.load(path, "
-        "field).\n"
-    )
+    assert "s.qipf holds the state of a monitor" in err
     (folder / "other.qipf").write_bytes((folder / "field.qipf").read_bytes())
     code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "other.qipf")
     assert (code, told) == (2, [])
-    assert err == (
-        "qipf: other.qipf holds a field, where the state of a monitor is expected. Name a file of "
-        "its own for the state; one that is not there yet is begun.\n"
-    )
+    assert "where the state of a monitor is expected" in err
     assert (folder / "other.qipf").read_bytes() == (folder / "field.qipf").read_bytes()
 
 
-def test_a_field_without_calibration_is_told(monkeypatch, capsys, folder):
+def test_a_model_without_calibration_is_an_error(monkeypatch, capsys, folder):
     field = qipf.load("field.qipf")
     field.calibration_ = None
     qipf.save(field, "field.qipf")
     code, told, err = watched(monkeypatch, capsys, "stream.csv")
     assert (code, told) == (2, [])
-    assert err == (
-        "qipf: field.qipf is not calibrated, so there is nothing to compare a stream with. Fit it "
-        "with --calibrate held_out.npz, or call field.calibrate(held_out_logits, labels).\n"
-    )
+    assert "field.qipf is not calibrated" in err
 
 
-def test_a_state_of_another_field_or_other_parameters_is_refused(monkeypatch, capsys, folder):
+def test_a_state_of_another_model_or_other_parameters_is_an_error(monkeypatch, capsys, folder):
     code, _, _ = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf", "--window", 9)
     assert code == 0
     code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf", "--window", 8)
     assert (code, told) == (2, [])
-    assert err == (
-        "qipf: s.qipf was made with --window 9, which cannot change on the way. Leave --window "
-        "out, or start a new state.\n"
-    )
+    assert "s.qipf was made with --window 9" in err
     field = qipf.load("field.qipf")
     qipf.save(field.calibrate(make_logits(99, seed=8).numpy()), "field.qipf")
     code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
     assert (code, told) == (2, [])
-    assert "it belongs to another field, or to another calibration of it" in err
+    assert "it belongs to another model, or to another calibration of it" in err
 
 
-def test_an_empty_stream_is_told(monkeypatch, capsys, folder):
+def test_an_empty_stream_is_no_error(monkeypatch, capsys, folder):
     (folder / "stream.csv").write_text("")
     assert watched(monkeypatch, capsys, "stream.csv") == (
         0, [], "qipf: stream.csv held no lines.\n",
@@ -150,7 +120,7 @@ def test_an_empty_stream_is_told(monkeypatch, capsys, folder):
     )  # fmt: skip
 
 
-def test_no_new_lines_are_told(monkeypatch, capsys, folder):
+def test_no_new_lines_are_no_error(monkeypatch, capsys, folder):
     first = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
     assert (first[0], len(first[1]), first[2]) == (0, 1, "")
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf") == (
@@ -158,7 +128,7 @@ def test_no_new_lines_are_told(monkeypatch, capsys, folder):
     )  # fmt: skip
 
 
-def test_a_new_file_of_a_header_alone_is_told(monkeypatch, capsys, folder):
+def test_a_new_file_of_a_header_alone_is_no_error(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
     before = (folder / "s.qipf").read_bytes()
     (folder / "new.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
@@ -168,17 +138,17 @@ def test_a_new_file_of_a_header_alone_is_told(monkeypatch, capsys, folder):
     assert (folder / "s.qipf").read_bytes() == before
 
 
-def test_a_signal_after_bad_lines_alone_is_no_bad_input(monkeypatch, capsys, folder):
+def test_a_signal_after_bad_lines_alone_is_no_error(monkeypatch, capsys, folder):
     (folder / "stream.csv").write_text("x\n" * 25)
     told = []
-    monkeypatch.setattr(sys.modules["qipf.cli.monitor"], "_complain", told.append)
+    monkeypatch.setattr(sys.modules["qipf.cli.monitor"], "_warn", told.append)
     thread = interrupted(signal.SIGINT, lambda: len(told) == 10)
     assert watched(monkeypatch, capsys, "stream.csv", "--follow") == (130, [], "")
     thread.join()
     assert told[-1] == "stream.csv: 15 more bad lines up to line 25; skipped."
 
 
-def test_a_rotated_log_is_told(monkeypatch, capsys, folder):
+def test_a_rotated_log_is_an_error(monkeypatch, capsys, folder):
     state = folder / "s.qipf"
 
     def rotate():
@@ -193,10 +163,7 @@ def test_a_rotated_log_is_told(monkeypatch, capsys, folder):
     code, told, err = watched(monkeypatch, capsys, *flags, "--follow")
     thread.join()
     assert (code, told[-1]["seen"]) == (2, 45)
-    assert err == (
-        "qipf: stream.csv is no longer the file that was read: that one was moved away or removed. "
-        "Read the new one with --new-input.\n"
-    )
+    assert "stream.csv was moved or removed" in err
     code, told, err = watched(monkeypatch, capsys, *flags, "--new-input")
     assert (code, told[-1]["seen"], err) == (0, 48, "")
 
@@ -210,7 +177,8 @@ def test_a_state_is_for_one_watch_at_a_time(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
 
 
-def test_closed_standard_input_is_told(folder):
+@pytest.mark.slow
+def test_closed_standard_input_is_an_error(folder):
     ended = subprocess.run(
         f'"{sys.executable}" -c "from qipf.cli import main; main()" monitor field.qipf '
         "--state s.qipf <&-",
@@ -220,10 +188,7 @@ def test_closed_standard_input_is_told(folder):
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr == (
-        "qipf: Standard input is closed. Name a file, or pipe lines into it: COMMAND | qipf "
-        "monitor field.qipf.\n"
-    )
+    assert "qipf: Standard input is closed" in ended.stderr
 
 
 def test_a_format_that_no_line_has_is_an_error(monkeypatch, capsys, folder):
@@ -232,17 +197,7 @@ def test_a_format_that_no_line_has_is_an_error(monkeypatch, capsys, folder):
     assert err.endswith("qipf: No line of stream.csv holds logits. Line 1: not JSON.\n")
 
 
-def test_a_named_pipe_is_told_to_be_piped(monkeypatch, capsys, folder):
-    os.mkfifo("pipe")  # that nobody writes to: it must not wait
-    code, told, err = watched(monkeypatch, capsys, "pipe")
-    assert (code, told) == (2, [])
-    assert err == (
-        "qipf: pipe is a pipe or a device, not a file whose place can be kept. Feed it to standard "
-        "input: qipf monitor field.qipf < PIPE, or COMMAND | qipf monitor field.qipf.\n"
-    )
-
-
-def test_notes_of_a_state_are_not_believed(monkeypatch, capsys, folder):
+def test_the_notes_of_a_state_are_checked(monkeypatch, capsys, folder):
     assert watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[0] == 0
     kept = ShiftMonitor.load("s.qipf", qipf.load("field.qipf"))
     sound = dict(kept.notes)
@@ -258,10 +213,11 @@ def test_notes_of_a_state_are_not_believed(monkeypatch, capsys, folder):
         kept.notes = {k: v for k, v in (sound | changes).items() if v is not None}
         kept.save("s.qipf")
         code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
-        assert (code, told, err) == (2, [], f"qipf: s.qipf cannot be used: {message}\n")
+        assert (code, told) == (2, [])
+        assert message in err
 
 
-def test_numbers_beyond_the_field_s_range_are_abstained_from(monkeypatch, capsys, folder):
+def test_numbers_beyond_the_range_of_the_dtype_are_abstained_from(monkeypatch, capsys, folder):
     (folder / "stream.csv").write_text("1e300" + ",1" * 9 + "\n" + "1_0" + ",1" * 9 + "\n")
     code, told, err = watched(monkeypatch, capsys, "stream.csv")
     assert (code, told[-1]["seen"], told[-1]["abstained"], told[-1]["bad_lines"]) == (0, 1, 1, 1)

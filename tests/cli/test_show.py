@@ -1,4 +1,4 @@
-"""qipf show on files that hold calibrations and accept rules."""
+"""qipf show."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,24 @@ from pathlib import Path
 import numpy as np
 
 import qipf
-from tests.cli.test_module import run
+from tests.cli.commands import run
 
 STORED = Path(__file__).parent.parent / "stored"
+
+
+def test_a_field_is_described(monkeypatch, capsys, files):
+    code, out, err = run(monkeypatch, capsys, "show", "field.qipf")
+    field = qipf.load("field.qipf")
+    assert (code, err) == (0, "")
+    lines = dict(
+        line.strip().split("  ", 1) for line in out.splitlines()[1:] if "  " in line.strip()
+    )
+    assert lines["kind"].strip() == "field"
+    assert lines["fitted on"].strip() == "300 rows of 10 numbers"
+    assert lines["centres"].strip() == "300 (float32)"
+    assert lines["bandwidth"].strip().startswith(f"{field.bandwidth_:.6g}, ")
+    code, out, err = run(monkeypatch, capsys, "show", "field.qipf", "--json")
+    assert json.loads(out)["fitted"]["energies"] == field.energies_.tolist()
 
 
 def indented(text):
@@ -16,7 +31,7 @@ def indented(text):
     return "\n".join([f"  rule          {first}", *(f"{'':16}{line}" for line in rest)])
 
 
-def test_show_tells_calibration_and_rule(monkeypatch, capsys):
+def test_calibration_and_rule_are_described(monkeypatch, capsys):
     code, out, err = run(monkeypatch, capsys, "show", STORED / "calibrated-v3.qipf")
     field = qipf.load(STORED / "calibrated-v3.qipf")
     held_out = field.calibration_
@@ -28,7 +43,7 @@ def test_show_tells_calibration_and_rule(monkeypatch, capsys):
     assert out.endswith(indented(field.rule_) + "\n")
 
 
-def test_show_tells_a_rule_alone(monkeypatch, capsys, tmp_path):
+def test_a_rule_alone_is_described(monkeypatch, capsys, tmp_path):
     path = STORED / "rule-v3.qipf"
     code, out, err = run(monkeypatch, capsys, "show", path)
     assert (code, err) == (0, "")
@@ -45,7 +60,7 @@ def test_show_tells_a_rule_alone(monkeypatch, capsys, tmp_path):
     assert "rule          No threshold can be certified: abstain from all predictions.\n" in out
 
 
-def test_show_tells_a_field_without_known_errors(monkeypatch, capsys, tmp_path):
+def test_a_calibration_without_known_errors(monkeypatch, capsys, tmp_path):
     rows = np.random.default_rng(0).normal(size=(60, 3))
     qipf.save(qipf.QIPF().fit(rows[:40]).calibrate(rows[40:]), tmp_path / "field.qipf")
     _, out, _ = run(monkeypatch, capsys, "show", tmp_path / "field.qipf")

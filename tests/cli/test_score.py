@@ -1,0 +1,186 @@
+"""qipf score, and bad files and outputs of all commands that read logits."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import qipf
+from tests.cli.commands import TEST, TRAIN, error_line, run, write_csv
+from tests.conftest import make_logits
+
+
+def test_score_writes_the_uncertainty_of_every_row(monkeypatch, capsys, files):
+    write_csv(files / "test.csv", TEST.astype(float), id=range(40))
+    code, out, err = run(monkeypatch, capsys, "score", "field.qipf", "test.csv", "-o", "s.csv")
+    uncertainty = qipf.load("field.qipf").uncertainty(TEST.astype(float))
+    outliers = int((qipf.load("field.qipf").predict(TEST.astype(float)) == -1).sum())
+    assert (code, err) == (0, "")
+    assert out.startswith(
+        f"wrote s.csv: 40 rows, mean uncertainty {uncertainty.mean():.4g}, {outliers:,} outliers "
+        f"({outliers / 40:.1%}): more uncertain than 90% of the training rows"
+    )
+    rows = [line.split(",") for line in (files / "s.csv").read_text().splitlines()]
+    assert rows[0] == ["id", "uncertainty"]
+    assert [(int(i), float(u)) for i, u in rows[1:]] == list(enumerate(uncertainty.tolist()))
+
+
+def test_the_result_as_json(monkeypatch, capsys, files):
+    code, out, err = run(
+        monkeypatch, capsys, "score", "field.qipf", "test.npz", "-o", "s.npz", "--modes", "--json"
+    )
+    field = qipf.load("field.qipf")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert (told["output"], told["rows"]) == ("s.npz", 40)
+    assert told["uncertainty"]["max"] == field.uncertainty(TEST).max()
+    with np.load("s.npz") as found:
+        np.testing.assert_array_equal(found["mode_3"], field.modes(TEST)[:, 2])
+
+
+def test_outliers_are_found_by_held_out_rows(monkeypatch, capsys, files):
+    held_out = make_logits(200, seed=4).numpy()
+    np.savez("held_out.npz", logits=held_out)
+    words = "fit train.npz --calibrate held_out.npz -o mine.qipf --contamination"
+    assert run(monkeypatch, capsys, *words.split(), 0.25)[0] == 0
+    field = qipf.load("mine.qipf")
+    by_rank = int((field.p_values(TEST) <= 0.25).sum())
+    assert by_rank != int((field.predict(TEST) == -1).sum())  # otherwise the test is void
+    code, out, err = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv")
+    assert (code, err) == (0, "")
+    assert out.endswith(
+        f", {by_rank} outliers ({by_rank / 40:.1%}): more uncertain than 75% of 200 held-out rows\n"
+    )
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv", "--json")
+    told = json.loads(out)
+    assert told["outliers"] == by_rank
+    above = told["outlier_limit"].pop("above")
+    assert (field.uncertainty(TEST) > above).sum() == by_rank
+    assert told["outlier_limit"] == {"share": 0.25, "of": "held-out rows", "held_out": 200}
+    (files / "shards").mkdir()
+    columns = {f"logit_{k}": column for k, column in enumerate(TEST.T)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), files / "shards" / "a.parquet")
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "shards", "-o", "scored", "--json")
+    assert json.loads(out)["outliers"] == by_rank
+    _, out, _ = run(monkeypatch, capsys, "score", "field.qipf", "test.npz", "-o", "s.csv", "--json")
+    training = {"share": 0.1, "of": "training rows", "held_out": None}
+    assert json.loads(out)["outlier_limit"] == {
+        "above": -qipf.load("field.qipf").offset_, **training,
+    }  # fmt: skip
+
+
+def test_too_few_held_out_rows_give_no_outliers(monkeypatch, capsys, files):
+    np.savez("held_out.npz", logits=make_logits(8, seed=4).numpy())
+    words = "fit train.npz --calibrate held_out.npz -o mine.qipf"
+    assert run(monkeypatch, capsys, *words.split())[0] == 0
+    code, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv")
+    assert code == 0
+    assert ", 0 outliers (0.0%): 8 held-out rows are too few" in out
+    _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv", "--json")
+    assert json.loads(out)["outlier_limit"]["above"] is None
+
+
+def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 10)
+    model = qipf.wrap(net).fit(torch.randn(60, 4).split(20))
+    qipf.save(model, "model.qipf")
+    code, out, _ = run(monkeypatch, capsys, "show", "model.qipf")
+    assert code == 0
+    assert f"weights {qipf.storage.save_load.fingerprint(net)}" in out
+    assert "logits, pooling mean" in out
+    code, _, _ = run(monkeypatch, capsys, "score", "model.qipf", "test.npz", "-o", "s.npy")
+    assert code == 0
+    np.testing.assert_array_equal(np.load("s.npy"), model.field.uncertainty(TEST))
+
+
+def test_probabilities_are_warned_of_but_not_converted(monkeypatch, capsys, files):
+    shares = np.exp(TRAIN) / np.exp(TRAIN).sum(1, keepdims=True)
+    for name, rows in (("shares", shares), ("logs", np.log(shares))):
+        write_csv(files / f"{name}.csv", rows.astype(float).round(5))
+    code, _, err = run(monkeypatch, capsys, "fit", "shares.csv", "-o", "mine.qipf")
+    assert code == 0
+    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
+    assert err.count("\n") == 1
+    expected = qipf.QIPF().fit(shares.astype(float).round(5))
+    assert qipf.load("mine.qipf").bandwidth_ == expected.bandwidth_
+    code, _, err = run(monkeypatch, capsys, "score", "field.qipf", "shares.csv", "-o", "s.csv")
+    assert code == 0
+    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
+    for words in ("fit logs.csv -o logs.qipf", "score logs.qipf logs.csv -o s.csv"):
+        assert run(monkeypatch, capsys, *words.split())[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit no.npz", "There is no file no.npz"),
+        ("fit ragged.csv", "ragged.csv, line 3 has 1 instead of 2 fields"),
+        ("fit text.csv", "text.csv, line 3: the column 'logit_1' holds 'cat'"),
+        ("fit other.csv", "other.csv has no column 'logit*'. It has: a, b."),
+        ("fit nan.csv", "nan.csv, line 2: logit_0 is nan"),
+        ("fit train.npz -o no/f.qipf", "There is no folder no"),
+        ("fit train.npz -o folder.csv", "folder.csv is a folder"),
+        ("score no.qipf test.npz -o s.csv", "There is no file no.qipf"),
+        ("score folder.csv test.npz -o s.csv", "folder.csv is a folder"),
+        ("score field.qipf no.csv -o s.csv", "There is no file no.csv"),
+        ("score field.qipf ragged.csv -o s.csv", "was fitted with 10"),
+        ("score field.qipf nan.csv -o s.csv", "nan.csv, line 2: logit_0 is nan"),
+        ("score field.qipf test.npz -o s.txt", "Cannot write 's.txt'"),
+        ("score field.qipf test.npz -o folder.csv", "folder.csv is a folder"),
+        ("score field.qipf test.npz -o train.npz/s.csv", "There is no folder train.npz"),
+        ("score field.qipf test.npz -o test.npz", "test.npz is an input"),
+        ("fit train.npz -o train.npz", "train.npz is an input"),
+        ("score field.qipf test.npz -o s.csv --workers 2", "need --engine ray"),
+        ("score field.qipf test.npz -o s.csv --overwrite", "is for a folder of .parquet shards"),
+        ("score field.qipf test.npz -o s.csv --engine rya", "Did you mean 'ray'"),
+        ("show no.qipf", "There is no file no.qipf"),
+        ("show train.npz", "train.npz cannot be read"),
+        ("show broken.qipf", "broken.qipf cannot be read"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, capsys, files, arguments, message):
+    (files / "ragged.csv").write_text("logit_0,logit_1\n1,2\n3\n")
+    (files / "text.csv").write_text("logit_0,logit_1\n1,2\n3,cat\n")
+    (files / "other.csv").write_text("a,b\n1,2\n")
+    write_csv(files / "nan.csv", np.full((2, 10), np.nan))
+    (files / "broken.qipf").write_bytes((files / "field.qipf").read_bytes()[:-1])
+    (files / "folder.csv").mkdir()
+    before = {path: path.is_file() and path.read_bytes() for path in files.rglob("*")}
+    assert message in error_line(monkeypatch, capsys, *arguments.split())
+    assert {path: path.is_file() and path.read_bytes() for path in files.rglob("*")} == before
+
+
+def read_only(_path, mode):
+    return mode != os.W_OK
+
+
+def full(*_arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (("access", read_only), "read-only"),
+        (("replace", full), "No space left on device"),
+        (("fsync", full), "No space left on device"),
+    ],
+)
+@pytest.mark.parametrize(
+    "words",
+    ["fit train.npz --bandwidth 2 -o new.qipf", "score field.qipf test.npz -o new.csv"],
+)
+def test_an_output_that_cannot_be_written(monkeypatch, capsys, files, broken, reason, words):
+    before = sorted(files.rglob("*"))
+    monkeypatch.setattr(os, *broken)
+    err = error_line(monkeypatch, capsys, *words.split())
+    monkeypatch.undo()
+    assert f"Cannot write {words.split()[-1]}" in err
+    assert reason in err
+    assert sorted(files.rglob("*")) == before
