@@ -23,7 +23,7 @@ from qipf.layered.mixture_weights import WIDTHS
 from qipf.layered.perturbations import KEPT
 from qipf.layered.selection import (
     COARSE,
-    DEEPEST,
+    FLOOR,
     FINE,
     METRIC_ROWS,
     MOST_ROWS,
@@ -124,7 +124,7 @@ class Fields:
         shown = torch.cat([seen[site][::step] for _, seen in tuning.sets.values()])
         told = torch.stack(
             [
-                judged.posterior.gather(1, truth[:, None]).log().clamp(min=DEEPEST).double()
+                judged.posterior.gather(1, truth[:, None]).log().clamp(min=FLOOR).double()
                 for judged in field.at_bandwidths(shown, [factor * width for factor in FACTORS])
             ]
         )

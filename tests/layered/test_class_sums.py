@@ -120,7 +120,7 @@ def test_a_row_does_not_depend_on_its_batch_beyond_rounding(count, data):
     field, queries = field_of(2100, bandwidth=0.4), queries_of(count)
     place = data.draw(st.integers(0, count - 1))
     together, alone = field(queries), field(queries[place : place + 1])
-    # other numbers of rows are multiplied in another order: some embeddings of the last digit
+    # other numbers of rows are multiplied in another order: some units of the last digit
     for one, two in zip(together, alone, strict=True):
         torch.testing.assert_close(one[place : place + 1], two, rtol=1e-5, atol=2e-6)
 
@@ -134,8 +134,8 @@ def test_many_widths_are_each_as_accurate_as_alone(widths, weighted):
     field, queries = field_of(1100, weighted=weighted), queries_of(5)
     found = list(field.at_bandwidths(queries, widths))
     assert len(found) == len(widths)
-    for judged, width in zip(found, widths, strict=True):
-        assert_agree(judged, dense(field, queries, width), 1 / width**2)
+    for values, width in zip(found, widths, strict=True):
+        assert_agree(values, dense(field, queries, width), 1 / width**2)
 
 
 @settings(max_examples=60, deadline=None)

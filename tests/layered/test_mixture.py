@@ -1,4 +1,4 @@
-"""Weights by EM, and the log-odds of what they mix."""
+"""Mixture weights by EM, and log-odds of the mixture."""
 
 import math
 
@@ -12,48 +12,50 @@ from qipf.layered import mixture
 from qipf.layered.mixture import TINY, likeliest_weights, log_odds_of_error, mixed
 
 
-def opinions_on_truth(count=60, posteriors=3, seed=0):
+def likelihoods_of(count=60, posteriors=3, seed=0):
     return torch.rand(count, posteriors, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def likelihood(told, weights):
-    return float((told @ weights).log().mean())
+def likelihood(likelihoods, weights):
+    return float((likelihoods @ weights).log().mean())
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000))
 def test_of_two_posteriors_the_weights_are_those_of_a_grid(seed):
-    told = opinions_on_truth(posteriors=2, seed=seed)
+    likelihoods = likelihoods_of(posteriors=2, seed=seed)
     grid = torch.linspace(0, 1, 2001).double()
-    values = [likelihood(told, torch.stack([1 - a, a])) for a in grid]
-    weights = likeliest_weights(told)
-    assert likelihood(told, weights) >= max(values) - 1e-4
+    values = [likelihood(likelihoods, torch.stack([1 - a, a])) for a in grid]
+    weights = likeliest_weights(likelihoods)
+    assert likelihood(likelihoods, weights) >= max(values) - 1e-4
     assert float(weights.sum()) == pytest.approx(1)
 
 
 def test_no_step_lowers_the_likelihood(monkeypatch):
-    told = opinions_on_truth(posteriors=5) ** 3
+    likelihoods = likelihoods_of(posteriors=5) ** 3
     values = []
     for steps in range(1, 40):
         monkeypatch.setattr(mixture, "MOST_STEPS", steps)
-        values.append(likelihood(told, likeliest_weights(told)))
+        values.append(likelihood(likelihoods, likeliest_weights(likelihoods)))
     assert (np.diff(values) >= -1e-12).all()
     assert values[-1] > values[0]
 
 
 def test_the_order_of_posteriors_does_not_matter():
-    told = opinions_on_truth()
+    likelihoods = likelihoods_of()
     torch.testing.assert_close(
-        likeliest_weights(told[:, [2, 0, 1]]), likeliest_weights(told)[[2, 0, 1]]
+        likeliest_weights(likelihoods[:, [2, 0, 1]]), likeliest_weights(likelihoods)[[2, 0, 1]]
     )
 
 
-def test_an_posterior_that_rules_the_truth_out_gets_no_weight():
-    told = torch.tensor([[0.5, 0.0], [0.5, 0.9], [0.5, 0.0]])
-    weights = likeliest_weights(told)
+def test_a_posterior_that_excludes_the_truth_gets_little_weight():
+    likelihoods = torch.tensor([[0.5, 0.0], [0.5, 0.9], [0.5, 0.0]])
+    weights = likeliest_weights(likelihoods)
     assert torch.isfinite(weights).all()
     grid = torch.linspace(0, 1, 1001)[1:].double()
-    best = max(grid, key=lambda a: float((a * 0.5 + (1 - a) * told[:, 1].double()).log().sum()))
+    best = max(
+        grid, key=lambda a: float((a * 0.5 + (1 - a) * likelihoods[:, 1].double()).log().sum())
+    )
     assert float(weights[0]) == pytest.approx(float(best), abs=2e-3)
     nobody = likeliest_weights(torch.zeros(4, 2))
     assert nobody.tolist() == [0.5, 0.5]
@@ -86,7 +88,7 @@ def test_log_odds_of_error_at_certainty_is_finite_and_ordered():
     assert found.tolist() == pytest.approx([-limit, limit, 0.0, math.log(1e-18)])
 
 
-def test_log_odds_of_error_rises_as_the_class_loses_mass():
+def test_log_odds_of_error_rises_as_the_class_loses_probability():
     shares = torch.linspace(0, 1, 101).double()
     found = log_odds_of_error(
         torch.stack([1 - shares, shares], 1), torch.zeros(101, dtype=torch.long)

@@ -1,11 +1,11 @@
-"""Which layers count, at which width, by which weight, and when the softmax speaks alone."""
+"""Weights and bandwidths of the layers, and when the softmax is used alone."""
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
 from qipf import QIPFWarning
-from qipf.layered import mixture_weights as weighing
+from qipf.layered import mixture_weights
 from qipf.layered.class_field import ClassField
 from qipf.layered.metric import Metric
 from qipf.layered.mixture import likeliest_weights, log_odds_of_error, mixed
@@ -68,7 +68,7 @@ def test_the_posterior_that_knows_more_weighs_more():
     assert weights[1] > weights[2] > LEAST
 
 
-def test_each_layer_has_the_width_that_is_heaviest_among_all():
+def test_each_layer_has_the_bandwidth_with_the_largest_weight():
     every = {
         LayerSite(f"{site.layer} {width}"): field.at(width * field.bandwidth)
         for site, field in FIELDS.items()
@@ -111,7 +111,7 @@ def test_layers_that_were_named_stay():
     assert float(weights[3]) < LEAST
 
 
-def test_the_heaviest_layer_stays_however_light_it_is():
+def test_the_layer_with_the_largest_weight_always_stays():
     """Beside logits that hardly err."""
     sure = {
         name: (logits + torch.eye(3)[TUNING.labels], rows)
@@ -139,7 +139,7 @@ def test_a_class_without_centres():
 
 
 def test_many_rows_are_thinned(monkeypatch):
-    monkeypatch.setattr(weighing, "MOST_ROWS", 200)  # of 600: every third
+    monkeypatch.setattr(mixture_weights, "MOST_ROWS", 200)  # of 600: every third
     few = Tuning(
         {
             name: (logits[::3], {site: part[::3] for site, part in rows.items()})
@@ -160,7 +160,7 @@ def test_the_fields_it_was_given_are_left_alone():
 
 
 def test_gains_are_areas_of_each_set_less_the_softmaxs():
-    told = weighing._told({GOOD: FIELDS[GOOD]}, TUNING)
+    found = mixture_weights._tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
     columns = [0, 1 + WIDTHS.index(1.0)]
     weights = torch.tensor([0.3, 0.7]).double()
     expected = []
@@ -171,52 +171,35 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
         wrong = predicted != TUNING.labels
         areas = [roc_auc_score(wrong, log_odds_of_error(p, predicted)) for p in (whole, softmax)]
         expected.append(areas[0] - areas[1])
-    assert told[columns].gains(weights) == pytest.approx(expected)
+    assert found[columns].gains(weights) == pytest.approx(expected)
     assert min(expected) > 0
 
 
 # ---------------------------------------------------------------------- fallbacks
 
-ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone."
 
-
-def alone(fields, tuning, reason):
-    with pytest.warns(QIPFWarning) as warned:
+def assert_softmax_alone(fields, tuning, reason):
+    with pytest.warns(QIPFWarning, match=f"layers are not used: .*{reason}"):
         found, weights = weighed(fields, tuning)
-    assert [str(w.message) for w in warned] == [ALONE.format(reason)]
-    assert weights.tolist() == [1.0]
-    assert not found  # what does not count need not be computed
-
-
-def test_without_errors_the_softmax_speaks_alone():
-    logits = 5 * torch.eye(3)[TUNING.labels]
-    rows = TUNING.sets["clean"][1]
-    reason = "the network makes no errors to learn from, even on perturbed inputs"
-    alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
-
-
-def test_so_it_does_where_it_errs_always():
-    logits = -5 * torch.eye(3)[TUNING.labels]
-    rows = TUNING.sets["clean"][1]
-    reason = "the network makes no errors to learn from, even on perturbed inputs"
-    alone(FIELDS, Tuning({"clean": (logits, rows)}, TUNING.labels), reason)
-
-
-def test_so_it_does_where_layers_tell_errors_no_better(monkeypatch):
-    # EM gives such a layer next to nothing, which is next to no harm
-    monkeypatch.setattr(
-        "qipf.layered.mixture_weights.likeliest_weights",
-        lambda told: torch.tensor([0.1] + [0.9] * (told.shape[1] - 1)).double(),
-    )
-    reason = "they tell the network's errors no better than its softmax does"
-    alone({USELESS: FIELDS[USELESS]}, TUNING, reason)
-
-
-def test_without_layers_it_does_so_in_silence():
-    found, weights = weighed({}, TUNING)
     assert (found, weights.tolist()) == ({}, [1.0])
 
 
-def test_with_too_few_examples_the_softmax_speaks_alone():
-    reason = f"fewer than {FEWEST} examples were left to weigh the layers by"
-    alone(FIELDS, Tuning({}, TUNING.labels[:0]), reason)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_softmax_alone_if_the_network_never_or_always_errs(sign):
+    sets = {"clean": (sign * 5 * torch.eye(3)[TUNING.labels], TUNING.sets["clean"][1])}
+    assert_softmax_alone(FIELDS, Tuning(sets, TUNING.labels), "no errors to learn from")
+
+
+def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
+    # EM gives such a layer hardly any weight, which does hardly any harm
+    monkeypatch.setattr(
+        mixture_weights,
+        "likeliest_weights",
+        lambda p: torch.tensor([0.1] + [0.9] * (p.shape[1] - 1)).double(),
+    )
+    assert_softmax_alone({USELESS: FIELDS[USELESS]}, TUNING, "no better than its softmax")
+
+
+def test_softmax_alone_with_too_few_examples():
+    tuning = Tuning({}, TUNING.labels[:0])
+    assert_softmax_alone(FIELDS, tuning, f"fewer than {FEWEST} examples")

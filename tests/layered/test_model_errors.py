@@ -118,10 +118,6 @@ def test_weights_that_changed_since_are_not_saved(net, data, tmp_path, loaded):
         model = qipf.load(tmp_path / "before.qipf", net)
     with torch.no_grad():
         net[0].weight.add_(1)
-    with pytest.raises(QIPFInputError) as refused:
+    with pytest.raises(QIPFInputError, match="weights have changed since fit"):
         qipf.save(model, tmp_path / "model.qipf")
-    assert str(refused.value) == (
-        "The network's weights have changed since fit, so what was fitted does not belong to them. "
-        "Fit again, or load the weights it was fitted with."
-    )
     assert not (tmp_path / "model.qipf").exists()

@@ -36,7 +36,7 @@ def said(warned):
 def test_few_examples(net, data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
-    reason = f"fewer than {FEWEST} examples were left to weigh the layers by"
+    reason = f"fewer than {FEWEST} examples were left to weight the layers"
     assert said(warned) == [ALONE.format(reason)]
     assert_alone(model, fresh)
 
@@ -49,7 +49,8 @@ def test_no_errors_even_when_perturbed(data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net, **FEW).fit([(data[0], torch.zeros(300, dtype=torch.long))])
     assert said(warned) == [
-        "There are no training examples of classes 1, 2, so the layers leave them to the softmax.",
+        "No training examples of class 1, class 2: their probability is that of the softmax in "
+        "every layer.",
         ALONE.format("the network makes no errors to learn from, even on perturbed inputs"),
     ]
     assert_alone(model, fresh)
@@ -60,7 +61,7 @@ def test_a_class_that_is_missing(net, data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net, **FEW).fit([(data[0][kept], data[1][kept])])
     assert said(warned) == [
-        "There are no training examples of class 2, so the layers leave it to the softmax."
+        "No training examples of class 2: their probability is that of the softmax in every layer."
     ]
     posteriors = model.posteriors(fresh)
     assert model.layers_
@@ -87,11 +88,7 @@ def test_whole_numbers(data):
     tokens = torch.randint(9, (300, 4), generator=torch.Generator().manual_seed(0))
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(Net(), **FEW).fit([(tokens, tokens[:, 0] % 3)])
-    assert said(warned)[0] == (
-        "The inputs are torch.int64, which cannot be perturbed, so the weights rest on clean "
-        "training data alone, on which a network flatters itself. Pass floating point inputs if "
-        "you can."
-    )
+    assert "torch.int64, which cannot be perturbed" in said(warned)[0]
     assert model.uncertainty(tokens).shape == (300,)
 
 
@@ -101,9 +98,7 @@ def test_a_layer_that_says_nothing(data, fresh):
         net[2].weight.zero_()
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net, **FEW).fit(batches(data))
-    assert said(warned)[0] == (
-        "4 (input) gives every training input the same numbers and is left out."
-    )
+    assert said(warned)[0].startswith("4 (input) gives the same numbers")
     assert model.layers_ == (LayerSite("2", "input"),)
     assert model.log_density(fresh).shape == (30, 1)
 

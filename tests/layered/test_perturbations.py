@@ -1,4 +1,4 @@
-"""Disturbances: seeded, bounded, nothing at strength 0, and as strong as asked for."""
+"""Perturbations are seeded, bounded, nothing at strength 0, and as strong as requested."""
 
 import numpy as np
 import pytest
@@ -32,8 +32,8 @@ KINDS = [
 ]
 
 
-#: These have no luck in them; those compute every number anew.
-CERTAIN, COMPUTED = (blur, fade, coarsen), (fade, tone, warp)
+#: Families that draw no random numbers; families that recompute every number.
+DETERMINISTIC, COMPUTED = (blur, fade, coarsen), (fade, tone, warp)
 
 
 @pytest.mark.parametrize(("perturb", "inputs"), KINDS)
@@ -56,7 +56,7 @@ def test_seeded_and_within_the_range(perturb, inputs, t):
     assert inputs.min() <= found.min()
     assert found.max() <= inputs.max()
     other = perturbed(inputs, perturb, t, 4)
-    if perturb in CERTAIN:
+    if perturb in DETERMINISTIC:
         assert torch.equal(found, other)
     elif t < 1:  # then every pixel is dropped, and the hole is everywhere
         assert not torch.equal(found, other)
@@ -238,7 +238,7 @@ def test_strengths_never_fall_as_less_is_kept(seed):
 
 
 def test_strengths_bisect_what_is_known():
-    """A perturbation whose strength is told by its first number, and an accuracy linear in it."""
+    """A perturbation whose first number is its strength, and an accuracy linear in it."""
 
     def mark(inputs, t, random):
         return torch.cat([torch.tensor([[t, 0.0]]), inputs[1:]])
@@ -251,19 +251,17 @@ def test_strengths_bisect_what_is_known():
     assert found == pytest.approx([0.08, 0.4, 0.8], abs=2**-7)
 
 
-def test_a_family_that_does_no_harm_is_turned_up_to_the_end():
+def test_a_harmless_family_reaches_full_strength():
     found = strengths(lambda shown: 1.0, TABLE, noise, 0.1, seed=0, kept=(0.9, 0.5))
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
 
 
 def test_features_of_other_scales_are_perturbed_by_their_own():
-    """As if every feature had been measured in other embeddings."""
-    embeddings = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
+    """As if every feature had been measured in other units."""
+    scales = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])
     table = torch.rand(200, 5, generator=torch.Generator().manual_seed(4))
     for perturb in FOR_ALL.values():
         plain = perturbed(table, perturb, 0.4, 1)
-        torch.testing.assert_close(
-            perturbed(table * embeddings, perturb, 0.4, 1), plain * embeddings
-        )
+        torch.testing.assert_close(perturbed(table * scales, perturb, 0.4, 1), plain * scales)
     changed = (perturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
     assert ((changed > 0.15) & (changed < 0.25)).all()

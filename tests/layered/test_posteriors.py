@@ -1,4 +1,4 @@
-"""What the softmax and the layers think of the class."""
+"""Posteriors of the softmax and the layers."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from qipf.layered.metric import Metric
 from qipf.layered.posteriors import completed, posteriors_of
 from qipf.network.features import LayerSite
 
-TAP = LayerSite("layer")
+SITE = LayerSite("layer")
 
 
 def case(count=200, seed=0):
@@ -26,17 +26,17 @@ def field_of(classes):
     return ClassField(metric, metric(ROWS), TRUTH, classes, 0.3, torch.arange(200))
 
 
-def test_posteriors_are_the_softmax_and_the_posteriors():
+def test_softmax_and_fields_are_stacked():
     field = field_of(2)
-    posteriors, heights = posteriors_of(LOGITS, {TAP: ROWS}, {TAP: field})
+    posteriors, densities = posteriors_of(LOGITS, {SITE: ROWS}, {SITE: field})
     torch.testing.assert_close(posteriors[:, 0], LOGITS.double().softmax(1))
     torch.testing.assert_close(posteriors[:, 1], field(ROWS).posterior.double())
-    torch.testing.assert_close(heights[:, 0], field(ROWS).log_density.double())
+    torch.testing.assert_close(densities[:, 0], field(ROWS).log_density.double())
     alone, none = posteriors_of(LOGITS, {}, {})
     assert (alone.shape, none.shape) == ((200, 1, 2), (200, 0))
 
 
-def test_what_a_layer_does_not_know_it_leaves_to_the_softmax():
+def test_classes_without_centres_have_the_softmax_probability():
     field = field_of(4)
     softmax = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).double()
     found = completed(torch.tensor([[0.9, 0.1, 1e-30, 1e-30]]), field, softmax)

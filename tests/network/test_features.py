@@ -61,7 +61,7 @@ def lenet():
     )  # fmt: skip
 
 
-def taps_of(net, inputs):
+def sites_of(net, inputs):
     return chosen_sites(net.eval(), lambda: net(inputs))
 
 
@@ -111,14 +111,14 @@ def test_half_precision_becomes_float():
 
 
 def test_the_inputs_of_computing_layers_but_the_first():
-    assert taps_of(lenet(), numbers(2, 1, 8, 8)) == (
+    assert sites_of(lenet(), numbers(2, 1, 8, 8)) == (
         LayerSite("3", "input"), LayerSite("6", "input"), LayerSite("8", "input"),
     )  # fmt: skip
 
 
-def test_a_deep_network_is_tapped_evenly_and_at_its_end():
+def test_a_deep_network_is_sampled_evenly_and_at_its_end():
     net = nn.Sequential(*(nn.Linear(3, 3) for _ in range(30)))
-    sites = taps_of(net, numbers(2, 3))
+    sites = sites_of(net, numbers(2, 3))
     places = [int(site.layer) for site in sites]
     assert len(places) == len(set(places)) == MOST_LAYERS
     assert (places[0], places[-1]) == (1, 29)
@@ -127,11 +127,11 @@ def test_a_deep_network_is_tapped_evenly_and_at_its_end():
 
 
 def test_a_layer_that_runs_twice_is_left_out():
-    assert taps_of(Twice(), numbers(2, 4)) == (LayerSite("last", "input"),)
+    assert sites_of(Twice(), numbers(2, 4)) == (LayerSite("last", "input"),)
 
 
 def test_a_transformer():
-    sites = taps_of(Tokens(), numbers(2, 6, 5))
+    sites = sites_of(Tokens(), numbers(2, 6, 5))
     assert sites[-1] == LayerSite("head", "input")
     assert {site.layer for site in sites} >= {"block.linear1", "block.linear2", "head"}
     logits, rows = passed(Tokens().eval(), numbers(4, 6, 5), sites)
@@ -146,7 +146,7 @@ def test_no_inner_layers(net):
         "Name them: layers=[...], or use qipf.wrap(net), which judges by the logits."
     )
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        taps_of(net, numbers(2, 4))
+        sites_of(net, numbers(2, 4))
 
 
 def test_named_layers_each_once():

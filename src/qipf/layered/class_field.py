@@ -1,4 +1,4 @@
-r"""One field a class over a layer, all of them in one pass over the centres.
+r"""One field per class over a layer, all of them evaluated in one pass over the centres.
 
 .. math:: f_c(u) = \frac1M \sum_{y_i = c} m_i\, e^{-\|u - u_i\|^2 / 2\sigma^2}, \qquad
           q_c = \frac{f_c}{\sum_b f_b}
@@ -12,6 +12,7 @@ centres (`qipf.layered.class_sums`).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from functools import cached_property
@@ -23,31 +24,31 @@ from torch import Tensor
 from qipf.layered.class_sums import ROWS, ClassSums
 from qipf.layered.metric import Metric
 
-#: Numbers in one block of cosines, by kind of device: a CPU's cache, or a GPU's launch.
+#: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
 BLOCK = {"cpu": 2**21, "cuda": 2**26}
 
-#: Fields of fewer centres fit in one block, where tiles of them only cost more calls.
+#: Fewest centres that are evaluated in tiles: smaller fields fit in one block.
 FEWEST_TILED = 2**13
 
-#: Centres times classes, at most: a graph, and a GPU's field, hold a table of both.
+#: Largest number of centres times classes: a graph, and a field on a GPU, hold such a table.
 LARGEST_TABLE = 2**24
 
-#: The smallest probability a field gives a class: it rules nothing out.
+#: Smallest probability that a field gives a class.
 SMALLEST = 1e-30
 
 
 class FieldValues(NamedTuple):
-    """What the fields of a layer say of some rows."""
+    """Values of the fields of a layer at some rows."""
 
     posterior: Tensor  # (n, classes)  q
     log_density: Tensor  # (n,)  log of Σ_c f_c
 
 
 class ClassField:
-    """Centres on the unit sphere with their classes, under one kernel width.
+    """Centres on the unit sphere with their classes, under one bandwidth.
 
-    A centre is one training example, or stands for `counts` of them; `examples` tells which, or
-    which is nearest, by their places in the loader.
+    A centre is one training example, or stands for `counts` of them. `examples` are the positions
+    in the loader of the centres, or of the examples nearest to them.
     """
 
     def __init__(
@@ -66,10 +67,10 @@ class ClassField:
         self.counts = (
             embeddings.new_ones(len(embeddings)) if counts is None else counts.to(embeddings)
         )
-        self.known = embeddings.new_zeros(classes, dtype=torch.bool)  # of which there are centres
+        self.known = embeddings.new_zeros(classes, dtype=torch.bool)  # classes with centres
         self.known[labels.long()] = True
         self.complete = bool(self.known.all())
-        # now, not when first asked for: a graph has no values yet
+        # computed here, not when it is first used: tensors have no values while a graph is traced
         self._log_count = math.log(float(self.counts.double().sum()))
 
     @cached_property
@@ -82,63 +83,57 @@ class ClassField:
         return ClassSums(self.embeddings, self.labels, self.counts, self.classes)
 
     def at(self, bandwidth: float) -> ClassField:
-        """The same centres under another width."""
-        return ClassField(
-            self.metric,
-            self.embeddings,
-            self.labels,
-            self.classes,
-            bandwidth,
-            self.examples,
-            self.counts,
-        )
+        """The same centres under another bandwidth."""
+        other = copy.copy(self)
+        other.bandwidth = bandwidth
+        return other
 
     def __call__(self, rows: Tensor) -> FieldValues:  # (n, D)
-        """The classes' shares of the field at each row, and the field's height."""
+        """Posterior of the classes, and log density of the whole field, at each row."""
         return next(self.at_bandwidths(rows, [self.bandwidth]))
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
-        """As `__call__`, for several widths: the cosines are computed once for all that are alike.
+        """As `__call__`, for several bandwidths that share the computation of the cosines.
 
-        On a CPU those are alike whose squares are halves of each other, else all.
+        In tiles, only bandwidths whose squares differ by powers of two share it.
         """
         tiled = rows.device.type == "cpu" and len(self.embeddings) >= FEWEST_TILED
-        judge = self._in_tiles if tiled else self._in_blocks
-        for found in zip(*judge(rows, bandwidths), strict=True):
+        evaluate = self._in_tiles if tiled else self._in_blocks
+        for found in zip(*evaluate(rows, bandwidths), strict=True):
             posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
             yield FieldValues(posterior, log_density)
 
     def _in_tiles(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
-        """So many rows at once, at every width: over tiles of the centres."""
+        """Values at every bandwidth for `ROWS` rows at a time, over tiles of centres."""
         for part in rows.split(ROWS):
             sums = self._sums(self.metric(part), bandwidths)
-            yield [self._of(by_class, nearest) for by_class, nearest in sums]
+            yield [self._values(by_class, nearest) for by_class, nearest in sums]
 
     def _in_blocks(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
-        """So many rows at once, at every width: over all centres."""
+        """Values at every bandwidth for one block of rows at a time, over all centres."""
         last = len(bandwidths) - 1
         for cosines in self._cosines(rows):
             nearest = cosines.amax(1, keepdim=True)
             yield [
-                self._shares(cosines, nearest, bandwidth, spent=k == last)
+                self._evaluated(cosines, nearest, bandwidth, reuse=k == last)
                 for k, bandwidth in enumerate(bandwidths)
             ]
 
     def in_one(self, rows: Tensor) -> FieldValues:  # (n, D)
-        """As `__call__`, in one block whatever the number of rows, for a graph."""
+        """As `__call__`, in one block for any number of rows: for graphs."""
         cosines = self.metric(rows) @ self.embeddings.T
-        return self._shares(cosines, cosines.amax(1, keepdim=True), self.bandwidth, spent=False)
+        return self._evaluated(cosines, cosines.amax(1, keepdim=True), self.bandwidth, reuse=False)
 
     def nearest(
         self,
         rows: Tensor,  # (n, D)
-        classes: Tensor,  # (n,) whose centres are sought
+        classes: Tensor,  # (n,)
         count: int,
     ) -> tuple[Tensor, Tensor]:  # (n, k), (n, k)
-        """The centres of the given class that are nearest to each row, and their cosines.
+        """Indices and cosines of the centres of the given class that are nearest to each row.
 
-        k is `count`, or the number of centres if there are fewer. Where the class has too few of
-        them, the last cosines of the row are -inf.
+        k is `count`, or the number of centres if that is smaller. If the class has fewer than k
+        centres, the last cosines of the row are -inf.
         """
         found, start = [], 0
         for cosines in self._cosines(rows):
@@ -151,24 +146,24 @@ class ClassField:
         return torch.cat([part.indices for part in found]), torch.cat([p.values for p in found])
 
     def _cosines(self, rows: Tensor) -> Iterator[Tensor]:  # (block, N) each, in order
-        """Rows against all centres, as many rows at once as memory allows; at least one block."""
+        """Cosines of rows and all centres, in blocks of rows; at least one block."""
         size = max(1, BLOCK.get(rows.device.type, BLOCK["cpu"]) // len(self.embeddings))
         for part in rows.split(size):
             yield self.metric(part) @ self.embeddings.T
 
-    def _shares(
-        self, cosines: Tensor, nearest: Tensor, bandwidth: float, spent: bool
+    def _evaluated(
+        self, cosines: Tensor, nearest: Tensor, bandwidth: float, reuse: bool
     ) -> FieldValues:
         inverse = 1 / (bandwidth * bandwidth)
-        kernel = cosines.sub_(nearest) if spent else cosines - nearest
+        kernel = cosines.sub_(nearest) if reuse else cosines - nearest
         kernel = kernel.mul_(inverse).exp_()  # of the nearest centre: 1
-        return self._of(kernel @ self._members, (nearest[:, 0] - 1) * inverse)
+        return self._values(kernel @ self._members, (nearest[:, 0] - 1) * inverse)
 
-    def _of(self, by_class: Tensor, nearest: Tensor) -> FieldValues:  # (n, classes), (n,)
-        """Shares and height of kernels summed by class; the nearest centre's has this logarithm."""
+    def _values(self, by_class: Tensor, nearest: Tensor) -> FieldValues:  # (n, classes), (n,)
+        """Values from kernels summed by class, relative to that of the nearest centre (its log)."""
         total = by_class.sum(1, keepdim=True)
-        height = nearest + total[:, 0].log() - self._log_count
-        return FieldValues((by_class / total).clamp(min=SMALLEST), height)
+        log_density = nearest + total[:, 0].log() - self._log_count
+        return FieldValues((by_class / total).clamp(min=SMALLEST), log_density)
 
     def to(self, device: torch.device) -> ClassField:
         """The same field on another device."""

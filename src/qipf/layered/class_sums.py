@@ -1,13 +1,12 @@
-r"""Kernels summed by class on a CPU, in tiles of centres that stay in its caches.
+r"""Kernels summed by class on a CPU, in tiles of centres that fit in its caches.
 
 .. math:: s_c = \sum_{y_i = c} m_i\, e^{a_i - a^*}, \qquad
           a_i = \frac{u \cdot u_i}{\sigma^2}, \qquad a^* = \max_i a_i
 
-for unit vectors u, and centres :math:`u_i` of class :math:`y_i` and mass :math:`m_i`. Of each tile
-the scores are multiplied out, exponentiated in place and summed by class before the next is begun.
-The maximum is that of the tiles so far: where it rises, the sums are scaled down, as in an online
-softmax. A kernel of half the squared width is the square of the other, which takes less time than
-an exponential of its own.
+for unit vectors u, and centres :math:`u_i` of class :math:`y_i` and count :math:`m_i`. For each
+tile the scores are computed, exponentiated in place and summed by class. The maximum is that of the
+tiles so far: where it rises, the sums are scaled down, as in an online softmax. A kernel of half
+the squared bandwidth is the square of the other, which is faster than another exponential.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from torch.nn import functional
 
 from qipf.field.engines.base import blocks
 
-#: Scores in a tile: 4 MB stay in a shared cache. Smaller tiles were 5% faster alone, and several
-#: times slower where other programs compete for the cores: threads meet after each step of a tile.
+#: Scores in a tile: 4 MB fit in a shared cache. Smaller tiles were 5% faster alone, and several
+#: times slower when other programs compete for the cores: threads synchronise after each step.
 TILE = 2**20
 
-#: Centres that are summed by class at once; a tile has one such chunk or several.
+#: Centres that are summed by class at once; a tile has one or several such chunks.
 CHUNK = 1024
 
-#: Rows that are taken together, at most.
+#: Largest number of rows at once.
 ROWS = 256
 
-#: Squarings in a row, at most: each doubles the rounding of a kernel.
+#: Most successive squarings: each doubles the rounding error of a kernel.
 SQUARINGS = 4
 
 
@@ -43,7 +42,7 @@ class Sums(NamedTuple):
 
 
 class ClassSums:
-    """Centres by class, made ready for sums of kernels about them.
+    """Sums over given centres by class.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> sums = ClassSums(embeddings, torch.tensor([0, 1, 0]), torch.ones(3), 2)
@@ -71,7 +70,7 @@ class ClassSums:
         rows: Tensor,  # (n, d) at most `ROWS` unit vectors
         bandwidths: list[float],
     ) -> list[Sums]:
-        """The sums at each width; the centres are gone through once for each chain of widths."""
+        """The sums at each bandwidth, in one pass over the centres for each of the `chains`."""
         found: dict[int, Sums] = {}
         for chain in chains(bandwidths):
             widest = bandwidths[chain[0][0]]
@@ -80,7 +79,7 @@ class ClassSums:
         return [found[place] for place in range(len(bandwidths))]
 
     def _chained(self, rows: Tensor, inverse: float, squarings: list[int]) -> list[Sums]:
-        """The sums at the width 1/√inverse, and then after so many squarings each."""
+        """The sums at the bandwidth 1/√inverse, and then after the given squarings each."""
         padded = _padded(rows * inverse).T  # (d, n')
         wide = padded.shape[1]
         top = rows.new_full((wide,), -math.inf)
@@ -101,7 +100,7 @@ class ClassSums:
         return found
 
     def _by_class(self, kernel: Tensor, tile: slice) -> Tensor:  # (tile, n') -> (classes, n')
-        # every chunk by itself first: short sums round less
+        # first within each chunk: short sums have smaller rounding errors
         first, last = tile.start // CHUNK * self.classes, -(-tile.stop // CHUNK) * self.classes
         summed = functional.embedding_bag(
             self._order[tile] - tile.start,
@@ -114,9 +113,9 @@ class ClassSums:
 
 
 def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:
-    """Places of the widths, widest first, with the squarings that lead there from the one before.
+    """Indices of the bandwidths, widest first, with the squarings from the one before to each.
 
-    A width to which the head of the chain before does not lead begins a chain of its own.
+    A bandwidth that squarings of the first one in a chain do not reach starts a new chain.
 
     >>> chains([0.5, 1.0, 2**0.5, 3.0])
     [[(3, 0)], [(2, 0), (1, 1), (0, 2)]]
@@ -135,7 +134,7 @@ def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:
 
 
 def _padded(rows: Tensor) -> Tensor:  # (n, d) -> (n', d)
-    """Rows of zeros added, to whole fours or sixteens: the products are twice as fast then."""
+    """Rows of zeros added, to a multiple of 4 or 16: products are twice as fast then."""
     count = max(1, len(rows))
     whole = -(-count // 4) * 4 if count <= 8 else -(-count // 16) * 16
     return functional.pad(rows, (0, 0, 0, whole - len(rows)))
@@ -144,8 +143,8 @@ def _padded(rows: Tensor) -> Tensor:  # (n, d) -> (n', d)
 def _highest(scores: Tensor) -> Tensor:  # (t, n') -> (n',)
     """The largest score of every row.
 
-    64 centres side by side first: torch takes maxima over the outer axis many at a time only where
-    the inner one has whole thirty-twos.
+    64 centres side by side first: torch vectorises a maximum over the outer axis only if the
+    length of the inner one is a multiple of 32.
     """
     whole = len(scores) // 64 * 64
     if whole == 0:

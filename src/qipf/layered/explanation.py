@@ -1,7 +1,7 @@
-r"""Why a prediction is doubted: which layers think otherwise, and by which training examples.
+r"""Why a prediction is uncertain: which layers prefer another class, and nearby training examples.
 
-The mixture's mass off the predicted class k is a sum over the posteriors, so that the doubt has
-shares that sum to one:
+The mixture's probability of the classes other than the predicted class k is a sum over the
+posteriors, so that each has a share of the doubt; the shares sum to one:
 
 .. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
           \text{doubt}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
@@ -19,28 +19,27 @@ from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.network.features import LayerSite, Rows
 
-#: The network's own posterior, by name among the layers'.
+#: Name of the softmax among the layers.
 SOFTMAX = "softmax"
 
 
 @dataclass(frozen=True)
 class LayerPosterior:
-    """What the softmax or a layer thinks of one input."""
+    """Posterior of the softmax or of a layer for one input."""
 
     name: str  # "softmax", or the layer
     weight: float  # in the mixture
-    label: int  # the class that it prefers
-    confidence: float  # the probability that it gives that class
-    support: float  # the probability that it gives the predicted class
-    doubt: float  # its share of the mixture's mass off the predicted class
+    label: int  # its most probable class
+    confidence: float  # probability of that class
+    support: float  # probability of the predicted class
+    doubt: float  # its share of the mixture's probability of the other classes
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A training example near an input, in the layer that doubts most.
+    """A training example near an input, in the layer with the largest doubt.
 
-    In a coreset, the example that is nearest to a weighted centre near the input; then the cosine
-    is the centre's.
+    In a coreset, the example nearest to a weighted centre; the cosine is that of the centre.
     """
 
     index: int  # in the loader's order, from 0
@@ -50,20 +49,20 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one prediction is, or is not, to be trusted; `str` puts it into words."""
+    """Why one prediction is certain or uncertain; `str` formats it as text."""
 
     predicted: int  # the predicted class
     uncertainty: float
-    probability: float  # that the network and its layers together give the predicted class
+    probability: float  # of the predicted class in the mixture
     posteriors: tuple[LayerPosterior, ...]  # the softmax's first, then the layers' in order
-    doubting: str | None  # the layer that doubts most; None without layers
-    rival: int | None  # the strongest other class in that layer
+    doubting: str | None  # the layer with the largest doubt; None without layers
+    rival: int | None  # the most probable other class in that layer
     nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
     nearest_rival: tuple[Neighbor, ...]  # and of the rival
 
     @property
     def disagreeing(self) -> tuple[str, ...]:
-        """Who prefers another class than the predicted one."""
+        """Names of the posteriors that prefer another class than the predicted one."""
         return tuple(o.name for o in self.posteriors if o.label != self.predicted)
 
     def __str__(self) -> str:
@@ -101,45 +100,33 @@ def explained(
     fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Explanation]:
-    """One explanation a prediction, with `count` neighbours of either class."""
+    """One explanation per prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
     probabilities = mixed(posteriors, weights)
     own = predicted[:, None, None].expand(-1, posteriors.shape[1], 1)
     others = posteriors.scatter(2, own, 0.0)
-    against = others.sum(2)  # (n, 1 + layers) mass off the predicted class: not lost near one
+    against = others.sum(2)  # (n, 1 + layers); 1 - p would lose digits near one
     doubt = doubts(against, weights)
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
-    told = (
-        weights.expand_as(doubt),
-        preferred,
-        confidence,
-        posteriors.gather(2, own)[..., 0],
-        doubt,
-    )
-    rows_of_posteriors = zip(*(part.tolist() for part in told), strict=True)
+    support = posteriors.gather(2, own)[..., 0]
+    values = (weights.expand_as(doubt), preferred, confidence, support, doubt)
     columns = zip(
         predicted.tolist(),
         log_odds_of_error(probabilities, predicted).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
-        rows_of_posteriors,
-        _beside(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
+        zip(*(value.tolist() for value in values), strict=True),
+        _nearby(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
         strict=True,
     )
     return [
-        Explanation(
-            predicted_class,
-            uncertainty,
-            probability,
-            tuple(LayerPosterior(*values) for values in zip(names, *lists, strict=True)),
-            *beside,
-        )
-        for predicted_class, uncertainty, probability, lists, beside in columns
+        Explanation(k, uncertainty, probability, tuple(map(LayerPosterior, names, *own)), *nearby)
+        for k, uncertainty, probability, own, nearby in columns
     ]
 
 
 def doubts(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)
-    """Every posterior's share of the mass off the predicted class; the weights where there is none.
+    """Each posterior's share of the mixture's probability of other classes; the weights if zero.
 
     >>> doubts(torch.tensor([[0.1, 0.3], [0.0, 0.0]]), torch.tensor([0.75, 0.25]))
     tensor([[0.5000, 0.5000], [0.7500, 0.2500]])
@@ -149,22 +136,22 @@ def doubts(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L
     return torch.where(total > 0, parts / total, weights)
 
 
-Beside = tuple[str | None, int | None, tuple[Neighbor, ...], tuple[Neighbor, ...]]
+Nearby = tuple[str | None, int | None, tuple[Neighbor, ...], tuple[Neighbor, ...]]
 
 
-def _beside(
+def _nearby(
     rows: Rows,
     predicted: Tensor,  # (n,)
-    others: Tensor,  # (n, layers, classes) the layers' posteriors on the other classes
+    others: Tensor,  # (n, layers, classes) the layers' posteriors of the other classes
     doubt: Tensor,  # (n, layers)
     fields: Mapping[LayerSite, ClassField],
     count: int,
-) -> list[Beside]:
-    """For each input: the layer that doubts most, its rival class, and neighbours of both."""
-    found: list[Beside] = [(None, None, (), ())] * len(predicted)
+) -> list[Nearby]:
+    """For each input: the layer with the largest doubt, its rival class, neighbours of both."""
+    found: list[Nearby] = [(None, None, (), ())] * len(predicted)
     if not fields:
         return found
-    # layers of equal share, as those of no weight: the one with most mass off the class
+    # of layers with equal shares, such as those without weight, the one least sure of the class
     top = doubt == doubt.amax(1, keepdim=True)
     doubting = torch.where(top, others.sum(2), -1.0).argmax(1)
     for number, (site, field) in enumerate(fields.items()):
@@ -186,7 +173,7 @@ def _neighbors(
         tuple(
             Neighbor(int(field.examples[center]), label, cosine)
             for center, cosine in zip(near, similar, strict=True)
-            if cosine > -2  # what the class has too few centres for is at -inf
+            if cosine > -2  # -inf where the class has too few centres
         )
         for near, similar, label in zip(
             centers.tolist(), cosines.tolist(), classes.tolist(), strict=True

@@ -1,12 +1,12 @@
-r"""What "near" means in a layer: whitened within the classes, narrowed, on the unit sphere.
+r"""The metric of a layer: rows whitened within the classes and projected to the unit sphere.
 
 .. math:: u = \frac{A^\top (z - \bar z)}{\|A^\top (z - \bar z)\|}, \qquad
           A = V \Lambda^{-1/2} D, \qquad V \Lambda V^\top = (1-r) S + r \frac{\mathrm{tr} S}{d} I
 
 :math:`S`: covariance of the layer's rows about their class means; :math:`r`: shrinkage;
 :math:`D`: the directions in which the whitened rows spread most, where classes lie apart. With
-`gain_free` the rows are scaled to unit length first, so that a brighter input is the same input.
-The length of :math:`A` cancels; its largest number is one.
+`gain_free` the rows are scaled to unit length first, so that the brightness of an input does not
+matter. The scale of :math:`A` cancels; its largest number is one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ NEGLIGIBLE = 1e-10
 
 
 def unit_length(rows: Tensor) -> Tensor:  # (n, d)
-    """Rows scaled to length one, whatever their size; a row of zeros stays one.
+    """Rows scaled to length one, without overflow; rows of zeros stay zero.
 
     >>> unit_length(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
-    # by the largest number first: squares of the others stay in range
+    # divided by the largest number first: squares stay in range
     largest = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     return functional.normalize(rows / largest, dim=1)
 
@@ -41,7 +41,7 @@ class Metric:
     gain_free: bool
 
     def __call__(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
-        """Unit vectors; a row at the very mean stays at the origin."""
+        """Unit vectors; a row equal to the mean maps to the origin."""
         rows = rows.float()
         if self.gain_free:
             rows = unit_length(rows)
@@ -53,7 +53,7 @@ class Metric:
 
 
 class Scatter:
-    """How a layer's rows scatter within their classes: what its metrics are made of."""
+    """Scatter of a layer's rows within their classes, from which metrics are made."""
 
     def __init__(self, rows: Tensor, labels: Tensor, gain_free: bool) -> None:  # (n, D), (n,)
         rows = rows.double()
@@ -66,11 +66,11 @@ class Scatter:
         offsets = self._rows - means[classes]
         variances, self._vectors = torch.linalg.eigh(offsets.T @ offsets / len(rows))
         variances = variances.clamp(min=0)
-        # where the rows of each class are all alike there is nothing to whiten
+        # without whitening if all rows of each class are equal
         self._variances = variances if bool(variances.max() > 0) else torch.ones_like(variances)
 
     def metric(self, shrinkage: float, dimension: int) -> Metric:
-        """The metric with this shrinkage, narrowed to at most this dimension."""
+        """The metric with this shrinkage, projected to at most this dimension."""
         variances = (1 - shrinkage) * self._variances + shrinkage * self._variances.mean()
         whiten = self._vectors / variances.clamp(min=NEGLIGIBLE * variances.max()).sqrt()
         whiten = whiten / whiten.abs().max()

@@ -1,7 +1,7 @@
-r"""How far each posterior on the class is to be believed: the softmax's and every layer's.
+r"""Weights of the softmax and the layers in the mixture, and the bandwidths of the layers.
 
-Every layer is heard at several widths at once, and the weights that make the truth likeliest tell
-which width serves it best beside the others; by itself, a layer would choose a wider one.
+The weights are fitted with every layer at several bandwidths at once; each layer then keeps the
+bandwidth with the largest weight. Chosen for each layer alone, bandwidths come out wider.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from qipf.layered.tuning import FEWEST, Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
-#: Factors on a layer's width that are weighed against each other.
+#: Factors on a layer's bandwidth among which the weights choose.
 WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)
 
-#: A layer with less weight than this is left out.
+#: Layers with a smaller weight are left out.
 LEAST = 0.05
 
-#: Tuning rows that are weighed, at most.
+#: Largest number of tuning rows.
 MOST_ROWS = 12_000
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the softmax, first, and fields made of tuning rows, a column each."""
+class TuningPosteriors:
+    """Posteriors of the softmax, first, and of fields for tuning rows, a column each."""
 
     truth: Tensor  # (n, 1 + fields) probability of the true class
     own: Tensor  # (n, 1 + fields) of the predicted class
@@ -42,74 +42,57 @@ class Told:
     wrong: Tensor  # (n,) where the network errs
     sets: Tensor  # (n,) which set a row is of
 
-    def __getitem__(self, columns: list[int]) -> Told:
+    def __getitem__(self, columns: list[int]) -> TuningPosteriors:
         truth, own, against = (p[:, columns] for p in (self.truth, self.own, self.against))
-        return Told(truth, own, against, self.wrong, self.sets)
+        return TuningPosteriors(truth, own, against, self.wrong, self.sets)
 
     def gains(self, weights: Tensor) -> list[float]:
-        """By how much the mixture tells errors better than the softmax, for each set with any."""
-        whole = log_odds(self.against @ weights, self.own @ weights)
-        alone = log_odds(self.against[:, 0], self.own[:, 0])
+        """ROC-AUC of the mixture's errors minus the softmax's, for each set with errors."""
+        mixture = log_odds(self.against @ weights, self.own @ weights)
+        softmax = log_odds(self.against[:, 0], self.own[:, 0])
         found = []
         for number in self.sets.unique():
-            mine = self.sets == number
-            wrong = self.wrong[mine].cpu().numpy()
+            member = self.sets == number
+            wrong, *scores = (v[member].cpu().numpy() for v in (self.wrong, mixture, softmax))
             if wrong.any() and not wrong.all():
-                areas = [
-                    roc_auc_score(wrong, doubt[mine].cpu().numpy()) for doubt in (whole, alone)
-                ]
-                found.append(areas[0] - areas[1])
+                found.append(roc_auc_score(wrong, scores[0]) - roc_auc_score(wrong, scores[1]))
         return found
 
 
 def weighed(
     fields: Mapping[LayerSite, ClassField], tuning: Tuning, least: float = LEAST
 ) -> tuple[dict[LayerSite, ClassField], Tensor]:  # (1 + layers,)
-    """The layers that count, each at the width that serves the mixture best, and all weights.
+    """The fields that the mixture keeps, at their best bandwidths, and its weights.
 
-    The weights make the truth likeliest, among all layers at all `WIDTHS`; each layer keeps its
-    heaviest width, and layers below the `least` weight are left out. The softmax speaks alone,
-    without any layers, and a warning says why, with too few examples, without errors, or where the
-    layers do not detect errors better on average.
+    The weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
+    layer keeps the bandwidth with the largest weight, and layers below the `least` weight are left
+    out. The softmax is used alone, with a warning, if there are too few examples or no errors, or
+    if the mixture does not detect errors better on average.
     """
-    alone: tuple[dict[LayerSite, ClassField], Tensor] = {}, torch.ones(1, dtype=torch.float64)
     if not fields:
-        return alone
+        return _softmax_alone()
     if not tuning.sets:
-        _fall_back(f"fewer than {FEWEST} examples were left to weigh the layers by")
-        return alone
-    told = _told(fields, tuning)
-    columns = _best_widths(likeliest_weights(told.truth), len(fields))
-    weights = likeliest_weights(told[[0, *columns]].truth)
-    least = min(least, float(weights[1:].max()))  # the heaviest always stays
-    kept = {
-        site: column
-        for site, column, weight in zip(fields, columns, weights[1:].tolist(), strict=True)
-        if weight >= least
-    }
-    told = told[[0, *kept.values()]]
-    weights = likeliest_weights(told.truth)
-    gains = told.gains(weights)
+        return _softmax_alone(f"fewer than {FEWEST} examples were left to weight the layers")
+    found = _tuning_posteriors(fields, tuning)
+    by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
+    best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
+    columns = {site: 1 + i * len(WIDTHS) + best[site] for i, site in enumerate(fields)}
+    weights = likeliest_weights(found[[0, *columns.values()]].truth)[1:].tolist()
+    least = min(least, max(weights))  # the layer with the largest weight always stays
+    kept = [site for site, weight in zip(fields, weights, strict=True) if weight >= least]
+    found = found[[0, *(columns[site] for site in kept)]]
+    final = likeliest_weights(found.truth)
+    gains = found.gains(final)
     if not gains:
-        _fall_back("the network makes no errors to learn from, even on perturbed inputs")
-        return alone
+        return _softmax_alone("the network makes no errors to learn from, even on perturbed inputs")
     if sum(gains) <= 0:
-        _fall_back("they tell the network's errors no better than its softmax does")
-        return alone
-    widths = {site: WIDTHS[(column - 1) % len(WIDTHS)] for site, column in kept.items()}
-    return {
-        site: fields[site].at(w * fields[site].bandwidth) for site, w in widths.items()
-    }, weights.cpu()
+        return _softmax_alone("they detect the network's errors no better than its softmax does")
+    at_best = {s: fields[s].at(WIDTHS[best[s]] * fields[s].bandwidth) for s in kept}
+    return at_best, final.cpu()
 
 
-def _best_widths(weights: Tensor, layers: int) -> list[int]:
-    """The column of each layer's heaviest width; the softmax's column is the first."""
-    by_width = weights[1:].view(layers, len(WIDTHS))
-    return [1 + i * len(WIDTHS) + int(own.argmax()) for i, own in enumerate(by_width)]
-
-
-def _told(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> Told:
-    """The posteriors of all fields at all widths on the tuning rows, or so many of them."""
+def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
+    """Posteriors of all fields at all `WIDTHS` for at most about `MOST_ROWS` tuning rows."""
     step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
     labels = tuning.labels[::step, None]
     parts = []
@@ -119,8 +102,8 @@ def _told(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> Told:
         posteriors = [softmax]
         for site, field in fields.items():
             widths = [width * field.bandwidth for width in WIDTHS]
-            for judged in field.at_bandwidths(rows[site][::step], widths):
-                posteriors.append(completed(judged.posterior, field, softmax))
+            for values in field.at_bandwidths(rows[site][::step], widths):
+                posteriors.append(completed(values.posterior, field, softmax))
         predicted = logits.argmax(1, keepdim=True)
         shared = [
             torch.cat([posterior.gather(1, classes) for posterior in posteriors], 1)
@@ -129,12 +112,14 @@ def _told(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> Told:
         against = torch.stack([o.scatter(1, predicted, 0).sum(1) for o in posteriors], 1)
         wrong = (predicted != labels)[:, 0]
         parts.append((*shared, against, wrong, torch.full_like(wrong, number, dtype=torch.long)))
-    return Told(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _fall_back(reason: str) -> None:
-    warnings.warn(
-        f"The layers are not used: {reason}. The uncertainty is that of the softmax alone.",
-        QIPFWarning,
-        stacklevel=4,
-    )
+def _softmax_alone(reason: str | None = None) -> tuple[dict[LayerSite, ClassField], Tensor]:
+    if reason is not None:
+        warnings.warn(
+            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone.",
+            QIPFWarning,
+            stacklevel=4,
+        )
+    return {}, torch.ones(1, dtype=torch.float64)

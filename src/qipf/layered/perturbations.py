@@ -1,9 +1,9 @@
-"""Perturbed copies of training inputs: how a network errs where it has not been trained.
+"""Perturbed copies of training inputs, to learn from a network's errors on unseen inputs.
 
-A network has seen its training inputs, so nothing on them tells how it errs; their perturbed
-copies it has not seen, and their labels are known. Each family has a strength t between 0 and 1.
-`strengths` turns it up until the network keeps given shares of its accuracy, so that the same
-shares serve every network. None of the families is one of the benchmark's corruptions.
+A network rarely errs on its training inputs. It has not seen their perturbed copies, whose labels
+are known. Each family of perturbations has a strength t between 0 and 1. `strengths` finds those at
+which the network keeps given shares of its accuracy, so that the same shares suit every network.
+None of the families is one of the benchmark's corruptions.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Shares of the accuracy above chance that the network keeps under its perturbations.
+#: Shares of the accuracy above chance that the network keeps when perturbed.
 KEPT = (0.9, 0.7, 0.5)
 
-#: Halvings of the interval in which a strength is sought.
+#: Bisection steps in the search for a strength.
 HALVINGS = 7
 
 Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
@@ -58,7 +58,7 @@ def hole(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 
 def shift(images: Tensor, t: float, random: torch.Generator) -> Tensor:
-    """Moved by t/2 of the image in a random direction; what leaves comes back on the other side."""
+    """Moved by t/2 of the image in a random direction; pixels wrap around."""
     n, _, height, width = images.shape
     angle = 2 * torch.pi * torch.rand(n, 1, generator=random)
     rows = (torch.arange(height) + (t / 2 * height * angle.sin()).round().long()) % height
@@ -84,7 +84,7 @@ def tone(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 
 def warp(images: Tensor, t: float, random: torch.Generator) -> Tensor:
-    """Pulled smoothly this way and that, by about a quarter of the image at most."""
+    """Smooth random displacements, of at most about a quarter of the image."""
     drawn = torch.randn(len(images), 2, 4, 4, generator=random).to(images)
     pulled = functional.interpolate(
         drawn, size=images.shape[2:], mode="bicubic", align_corners=True
@@ -96,7 +96,7 @@ def warp(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 
 def coarsen(images: Tensor, t: float, random: torch.Generator) -> Tensor:
-    """A share t of the resolution lost; two by two pixels are left at least."""
+    """A share t of the resolution lost; at least two by two pixels are left."""
     height, width = (max(2, round((1 - t) * side)) for side in images.shape[2:])
     few = functional.adaptive_avg_pool2d(images, (height, width))
     return functional.interpolate(few, size=images.shape[2:], mode="nearest")

@@ -1,13 +1,13 @@
-"""What the softmax and every layer think of the class."""
+"""Class probabilities of the softmax and of every layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from qipf.layered.class_field import ClassField
+from qipf.layered.class_field import ClassField, FieldValues
 from qipf.network.features import LayerSite, Rows
 
 
@@ -15,14 +15,17 @@ def posteriors_of(
     logits: Tensor,  # (n, classes)
     rows: Rows,
     fields: Mapping[LayerSite, ClassField],
+    evaluate: Callable[[ClassField, Tensor], FieldValues] = ClassField.__call__,
 ) -> tuple[Tensor, Tensor]:  # (n, 1 + layers, classes), (n, layers)
-    """What the softmax, first, and the layers think of the class; how high the fields are."""
+    """Posteriors of the softmax, first, and of the layers; log densities of the layers' fields."""
     softmax = torch.softmax(logits.double(), 1)
-    judged = {site: field(rows[site]) for site, field in fields.items()}
-    parts = [completed(judged[site].posterior, field, softmax) for site, field in fields.items()]
-    heights = [found.log_density[:, None] for found in judged.values()]
+    found = {site: evaluate(field, rows[site]) for site, field in fields.items()}
+    posteriors = [
+        completed(found[site].posterior, field, softmax) for site, field in fields.items()
+    ]
+    densities = [values.log_density[:, None] for values in found.values()]
     none = logits.new_zeros(len(logits), 0)
-    return torch.stack([softmax, *parts], 1), torch.cat([none, *heights], 1).double()
+    return torch.stack([softmax, *posteriors], 1), torch.cat([none, *densities], 1).double()
 
 
 def completed(
@@ -30,7 +33,7 @@ def completed(
     field: ClassField,
     softmax: Tensor,  # (n, classes)
 ) -> Tensor:  # (n, classes)
-    """A layer's posterior on all classes: those it has no centres of it leaves to the softmax."""
+    """A layer's posterior of all classes; those without centres have the softmax's probability."""
     posterior = posterior.double()
     if field.complete:
         return posterior

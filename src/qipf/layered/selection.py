@@ -1,4 +1,4 @@
-"""The fields of the layers, their metrics chosen by what they make of labelled rows."""
+"""The fields of the layers: metric and bandwidth by the likelihood of labelled tuning rows."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from qipf.progress import progress
 #: Shrinkages that are tried.
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
 
-#: Factors on Silverman's width: three first, then the two beside the best of them.
+#: Factors on Silverman's bandwidth: three first, then the two beside the best of them.
 COARSE, FINE = (1.4, 2.8, 5.6), 2**0.5
 
-#: Rows that every trial is judged by, at most; centres of a field on trial, and rows that a metric
-#: is made of.
+#: Most tuning rows of a trial, centres of a field on trial, and rows that a metric is made from.
 MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
 
-#: No row speaks louder than this against a trial.
-DEEPEST = -12.0
+#: Floor of a row's log posterior.
+FLOOR = -12.0
 
-#: Rows whose mean deviation in a direction of the unit sphere is smaller are all alike.
-ALIKE = 1e-6
+#: Rows are considered equal if the mean standard deviation of their embeddings is smaller.
+EQUAL = 1e-6
 
 
 def chosen_fields(
@@ -43,7 +42,7 @@ def chosen_fields(
     dimension: int,
     condensed: int | None = None,
 ) -> dict[LayerSite, ClassField]:
-    """The field of every layer whose rows differ, of all its rows or `condensed` to fewer."""
+    """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer."""
     fields: dict[LayerSite, ClassField] = {}
     labels = centers[LABELS].to(tuning.labels.device)
     examples = centers[PLACES]
@@ -53,7 +52,7 @@ def chosen_fields(
         chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
         if chosen is None:
             warnings.warn(
-                f"{site} gives every training input the same numbers and is left out.",
+                f"{site} gives the same numbers for every training input and is left out.",
                 QIPFWarning,
                 stacklevel=3,
             )
@@ -63,14 +62,11 @@ def chosen_fields(
         if condensed is not None and condensed < len(rows):
             field = condensed_field(field, condensed)
         fields[site] = field
-    known = set(labels.tolist())
-    missing = [str(label) for label in range(classes) if label not in known]
+    missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
-        several = len(missing) > 1
         warnings.warn(
-            f"There are no training examples of class{'es' if several else ''} "
-            f"{', '.join(missing)}, so the layers leave {'them' if several else 'it'} to the "
-            "softmax.",
+            f"No training examples of {', '.join(f'class {label}' for label in missing)}: their "
+            "probability is that of the softmax in every layer.",
             QIPFWarning,
             stacklevel=3,
         )
@@ -78,15 +74,15 @@ def chosen_fields(
 
 
 def condensed_field(field: ClassField, size: int) -> ClassField:
-    """At most `size` weighted centres in the place of all, each class by its share of them.
+    """The field condensed to about `size` weighted centres, shared by the classes' sizes.
 
-    A class has one at least, so that there can be more where there are many small classes.
+    Every class has at least one, so that many small classes can exceed `size`.
     """
     embeddings, counts, labels, examples = [], [], [], []
     for label in field.labels.unique().tolist():
         members = (field.labels == label).nonzero()[:, 0]
         own = field.embeddings[members]
-        # cells without their spread, not fitted to a width: which width it will have is still open
+        # not fitted to a bandwidth: that is chosen later
         small = coreset(own, max(1, size * len(members) // len(field.embeddings)))
         found = unit_length(small.centers.to(own))
         nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])
@@ -114,10 +110,10 @@ def chosen_metric(
     dimension: int,
     shrinkages: Sequence[float] = SHRINKAGES,
 ) -> tuple[Metric, float] | None:
-    """Metric and width of the likeliest of the tried fields, each set counting the same.
+    """Metric and bandwidth of the most likely field, each set having the same weight.
 
-    The fields on trial have the first of the centres only, which are in random order. Without
-    tuning rows, the middle shrinkage and width. None where the rows are all alike.
+    The fields on trial have only the first centres, which are in random order. Without tuning
+    rows, the middle shrinkage and bandwidth. None if all rows are equal.
     """
     step = max(1, -(-len(tuning) * len(tuning_labels) // MOST_ROWS))
     sets = [shown[::step] for shown in tuning.values()]
@@ -143,27 +139,27 @@ def _best_width(
     classes: int,
 ) -> tuple[float, float] | None:  # likelihood, width
     embeddings = metric(rows)
-    if float(embeddings.std(0, correction=0).mean()) < ALIKE:
+    if float(embeddings.std(0, correction=0).mean()) < EQUAL:
         return None
     width = silverman(embeddings)
     if not sets:
         return 0.0, COARSE[len(COARSE) // 2] * width
     field = ClassField(metric, embeddings, labels, classes, width, torch.arange(len(embeddings)))
-    told = _likelihoods(field, sets, truth, width, COARSE)
-    middle = max(told, key=lambda factor: told[factor])
-    told |= _likelihoods(field, sets, truth, width, (middle / FINE, middle * FINE))
-    factor = max(told, key=lambda factor: told[factor])
-    return told[factor], factor * width
+    found = _likelihoods(field, sets, truth, width, COARSE)
+    middle = max(found, key=found.__getitem__)
+    found |= _likelihoods(field, sets, truth, width, (middle / FINE, middle * FINE))
+    factor = max(found, key=found.__getitem__)
+    return found[factor], factor * width
 
 
 def _likelihoods(
     field: ClassField, sets: list[Tensor], truth: Tensor, width: float, factors: tuple[float, ...]
 ) -> dict[float, float]:
-    """Mean log-posterior of the truth, by factor on the width."""
-    told = dict.fromkeys(factors, 0.0)
+    """Mean log posterior of the true class, by factor on the bandwidth."""
+    found = dict.fromkeys(factors, 0.0)
     for rows in sets:
-        found = field.at_bandwidths(rows, [factor * width for factor in factors])
-        for factor, judged in zip(factors, found, strict=True):
-            own = judged.posterior.gather(1, truth[:, None]).log().clamp(min=DEEPEST)
-            told[factor] += float(own.double().mean()) / len(sets)
-    return told
+        every = field.at_bandwidths(rows, [factor * width for factor in factors])
+        for factor, values in zip(factors, every, strict=True):
+            own = values.posterior.gather(1, truth[:, None]).log().clamp(min=FLOOR)
+            found[factor] += float(own.double().mean()) / len(sets)
+    return found

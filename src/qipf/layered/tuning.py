@@ -1,4 +1,4 @@
-"""Training inputs kept apart, clean and perturbed, as a network's layers see them."""
+"""Held-out training inputs, clean and perturbed: logits and rows of the layers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from qipf.network.features import LayerSite, Rows
 from qipf.network.reading import in_parts
 from qipf.progress import progress
 
-#: With fewer examples than this nothing is learned from them.
+#: Fewest held-out examples from which weights are learned.
 FEWEST = 20
 
 
 @dataclass
 class Tuning:
-    """Logits and rows of the examples kept apart, by set, and their classes."""
+    """Logits and rows of the held-out examples, by set, and their classes."""
 
     sets: dict[str, tuple[Tensor, Rows]]
     labels: Tensor  # (n,) the same for every set
@@ -31,7 +31,7 @@ class Tuning:
 def tuning_sets(
     net: nn.Module, held: Examples, sites: Sequence[LayerSite], classes: int, seed: int
 ) -> Tuning:
-    """The examples as they are, and perturbed by every family that fits them."""
+    """The examples as they are, and perturbed by every family for inputs of their shape."""
     if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
     inputs = held[INPUTS]
@@ -41,9 +41,9 @@ def tuning_sets(
     found = Tuning({"clean": (logits, rows)}, labels)
     if not inputs.is_floating_point():
         warnings.warn(
-            f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights rest on "
-            "clean training data alone, on which a network flatters itself. Pass floating "
-            "point inputs if you can.",
+            f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights are "
+            "learned from clean training data alone, on which networks are overconfident. Pass "
+            "floating point inputs if you can.",
             QIPFWarning,
             stacklevel=3,
         )

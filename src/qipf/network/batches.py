@@ -1,4 +1,4 @@
-"""What a loader yields: inputs and labels of a batch, in whatever containers they come."""
+"""Inputs and labels of the batches of a loader, in any of the usual containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qipf.errors import QIPFInputError, first_line
 
-#: Inputs that a model remembers of what it was fitted on, so that it can be exported.
+#: Inputs of the training data that a model keeps as an example for its export.
 FEW = 16
 
 
@@ -42,7 +42,7 @@ def as_labels(labels: Any, number: int) -> Tensor:
 
 
 def errors_in(logits: Tensor, labels: Any, number: int) -> Tensor | None:
-    """Where the network erred; None when nothing is known."""
+    """Where the network errs; None without labels."""
     if labels is None:
         return None
     labels = as_labels(labels, number).to(logits.device)
@@ -60,7 +60,7 @@ def errors_in(logits: Tensor, labels: Any, number: int) -> Tensor | None:
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of containers with its tensors changed."""
+    """The same nested containers with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -76,7 +76,7 @@ def few_rows(tensor: Tensor) -> Tensor:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a nest of containers."""
+    """The tensors in nested containers."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -87,7 +87,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def length_of(loader: Iterable[Any], purpose: str) -> int | None:
-    """How many batches there are, if the loader can tell; what is no loader is refused."""
+    """Number of batches, None if unknown; raises unless the loader is iterable."""
     if not isinstance(loader, Iterable):
         raise QIPFInputError(
             f"{purpose} needs an iterable of batches, such as a DataLoader, got "
@@ -95,5 +95,5 @@ def length_of(loader: Iterable[Any], purpose: str) -> int | None:
         )
     try:
         return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over a stream has a length that it cannot tell
+    except TypeError:  # a DataLoader over a stream has a length that raises
         return None

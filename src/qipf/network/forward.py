@@ -1,4 +1,4 @@
-"""Running somebody's network: in evaluation mode, watched, and left as it was found."""
+"""Running a network in evaluation mode, without changing its state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qipf.errors import QIPFInputError
 
 
 class NoProbabilities(TorchFunctionMode):
-    """Watches one forward pass, to know, not guess, that its output is a softmax."""
+    """Records activations during a forward pass, to detect an output that is a softmax."""
 
     ACTIVATIONS = frozenset(
         {
@@ -40,7 +40,7 @@ class NoProbabilities(TorchFunctionMode):
         return output
 
     def refuse(self, logits: Tensor) -> None:
-        """Refuse logits that are themselves the output of a softmax or sigmoid."""
+        """Raise if the logits are the output of a softmax or sigmoid."""
         for output, name in self.activated:
             if output is logits:
                 raise QIPFInputError(
@@ -50,16 +50,16 @@ class NoProbabilities(TorchFunctionMode):
                 )
 
 
-#: One thread at a time runs a network: modes and hooks belong to the network, not to the call.
+#: One thread at a time runs a network: modes and hooks belong to the network, not to a call.
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _locks_lock = threading.Lock()
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a while; every module's own mode comes back afterwards.
+    """Set evaluation mode; restore the mode of every module afterwards.
 
-    Other threads that want the same network wait.
+    Other threads that use the same network wait.
     """
     with _locks_lock:
         lock = _locks.setdefault(net, threading.RLock())
@@ -74,14 +74,14 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
 
 def fingerprint(net: nn.Module) -> str:
-    """A short name for the exact weights and buffers of a network, whatever its layers are called.
+    """Digest of the weights and buffers of a network, independent of the names of its layers.
 
     >>> fingerprint(nn.Linear(2, 2)) == fingerprint(nn.Linear(2, 2))
     False
     """
     digest = hashlib.blake2b(digest_size=16)
     for value in net.state_dict().values():
-        if not isinstance(value, torch.Tensor):  # what a module keeps beside its weights
+        if not isinstance(value, torch.Tensor):  # extra state of a module
             continue
         tensor = value.detach().cpu().contiguous()
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -90,12 +90,12 @@ def fingerprint(net: nn.Module) -> str:
 
 
 def unchanged(net: nn.Module, fitted: str | None) -> str:
-    """The network's fingerprint, which must still be what it was when a field was fitted."""
+    """The network's fingerprint; raises if it is not the one it was fitted with."""
     now = fingerprint(net)
     if fitted is not None and fitted != now:
         raise QIPFInputError(
-            "The network's weights have changed since fit, so what was fitted does not belong to "
-            "them. Fit again, or load the weights it was fitted with."
+            "The network's weights have changed since fit. Fit again, or load the weights it was "
+            "fitted with."
         )
     return now
 
@@ -127,7 +127,7 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in whatever a network returns."""
+    """The logits in the output of a network."""
     found = output
     if isinstance(output, Mapping) and "logits" in output:
         found = output["logits"]
@@ -149,7 +149,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def device_of(net: nn.Module) -> torch.device:
-    """Where the network is; the CPU if it has no weights."""
+    """Device of the network; the CPU if it has no weights."""
     for tensor in (*net.parameters(), *net.buffers()):
         return tensor.device
     return torch.device("cpu")
