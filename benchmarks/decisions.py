@@ -33,8 +33,16 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.progress import progress
-from qipf.report.run.decisions import ESTIMATED, RISKS, Guess, Trial, guesses, halved_trial, tried
-from qipf.report.run.run import Run
+from qipf.report.run.decisions import (
+    ESTIMATED,
+    RISKS,
+    AccuracyComparison,
+    RuleEvaluation,
+    accuracy_comparisons,
+    evaluate_rule,
+    split_evaluation,
+)
+from qipf.report.run.results import Run
 
 SCORES = ("qipf", "softmax", "entropy")
 
@@ -51,7 +59,7 @@ def rule_rows(run: Run, halvings: int) -> Iterator[Row]:
         kept = [run.scores(network, CLEAN, seed)[CLEAN_LEVEL] for seed in run.seeds]
         for risk in RISKS:
             trials = [
-                halved_trial(scores[name], wrong, risk, seed=halving)
+                split_evaluation(scores[name], wrong, risk, seed=halving)
                 for scores, wrong in kept
                 for halving in range(halvings)
             ]
@@ -63,18 +71,20 @@ def rule_rows(run: Run, halvings: int) -> Iterator[Row]:
             yield {"network": network, "score": name, "max_risk": risk, **rule_facts(trials, exact)}
 
 
-def drawn_trial(scores: np.ndarray, wrong: np.ndarray, max_risk: float, seed: int) -> Trial:
+def drawn_trial(
+    scores: np.ndarray, wrong: np.ndarray, max_risk: float, seed: int
+) -> RuleEvaluation:
     """A rule from independent draws, judged on the population they were drawn from."""
     drawn = np.random.default_rng(seed).integers(len(wrong), size=len(wrong) // 2)
-    return tried(accept_rule(scores[drawn], wrong[drawn], max_risk), scores, wrong)
+    return evaluate_rule(accept_rule(scores[drawn], wrong[drawn], max_risk), scores, wrong)
 
 
-def broken(trials: list[Trial]) -> float:
+def broken(trials: list[RuleEvaluation]) -> float:
     """The share of trials in which more than the limit was wrong; accepting nothing keeps to it."""
     return fmean(trial.accepted > 0 and trial.risk > trial.rule.risk_bound for trial in trials)
 
 
-def rule_facts(trials: list[Trial], exact: list[Trial]) -> Row:
+def rule_facts(trials: list[RuleEvaluation], exact: list[RuleEvaluation]) -> Row:
     """What many halvings say, and as many draws from a known population."""
     risks = [trial.risk for trial in trials if trial.accepted]
     return {
@@ -96,7 +106,7 @@ def accuracy_rows(run: Run) -> Iterator[Row]:
             network: [
                 guess
                 for seed in run.seeds
-                for guess in guesses(run, network, way, seed=seed)
+                for guess in accuracy_comparisons(run, network, way, seed=seed)
                 if guess.corruption != CLEAN
             ]
             for network in progress(run.networks, f"estimating ({way})")
@@ -113,8 +123,8 @@ def accuracy_rows(run: Run) -> Iterator[Row]:
                     }  # fmt: skip
 
 
-def severities(own: list[Guess]) -> dict[str, list[Guess]]:
-    lost = {id(guess): guess.assumed - guess.truth for guess in own}
+def severities(own: list[AccuracyComparison]) -> dict[str, list[AccuracyComparison]]:
+    lost = {id(guess): guess.clean_accuracy - guess.truth for guess in own}
     return {
         "all": own,
         "mild": [guess for guess in own if lost[id(guess)] < MILD],
@@ -123,12 +133,14 @@ def severities(own: list[Guess]) -> dict[str, list[Guess]]:
     }
 
 
-def accuracy_facts(own: list[Guess], name: str) -> Row:
+def accuracy_facts(own: list[AccuracyComparison], name: str) -> Row:
     if not own:
         return {"count": 0}
     known = name != "unchanged"
-    errors = [(g.told[name].accuracy if known else g.assumed) - g.truth for g in own]
-    holds = [g.told[name].low <= g.truth <= g.told[name].high for g in own] if known else []
+    errors = [(g.estimates[name].accuracy if known else g.clean_accuracy) - g.truth for g in own]
+    holds = (
+        [g.estimates[name].low <= g.truth <= g.estimates[name].high for g in own] if known else []
+    )
     return {
         "count": len(own),
         "mean_absolute_error": round(float(np.abs(errors).mean()), 5),

@@ -20,10 +20,9 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL, PAPER_METHODS
 from qipf.metrics.error_detection import roc_auc
 from qipf.report.charts import histogram_chart
 from qipf.report.figures.field import ProjectedField, projected_field
-from qipf.report.run.run import Run
+from qipf.report.run.results import Run
 from qipf.report.run.trained import TrainedNetwork
-from qipf.report.table_formats import TITLES
-from qipf.report.tables import PAPER_METRICS
+from qipf.report.tables import PAPER_METRICS, TITLES
 
 NETWORK, CORRUPTION, LEVEL = "mnist_lenet", "rotation", 270.0
 CURVES = (("mnist_lenet", "rotation"), ("cifar10_vgg3", "rotation"), ("cifar10_vgg3", "shear"))

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from qipf.report.run.run import Run
+from qipf.report.run.results import Run
 from tests.cli.commands import error_line, run
 from tests.report.tiny_run import tiny_run
 
@@ -43,7 +43,7 @@ def test_figures_are_written(monkeypatch, capsys, tiny_run, tmp_path, name, opti
         (("severity", *AT[:3], "shear"), "Unknown corruption of tiny_mlp in this run 'shear'"),
         (("severity", *AT[:2], "--method", "entrpy"), "Unknown method of this run 'entrpy'"),
         (("detection", "--network", "tiny_mpl", *AT[2:]), "Unknown network of this run 'tiny_mpl'"),
-        (("field", *AT[:5], "3"), "rotation 3 was not measured on tiny_mlp"),
+        (("field", *AT[:5], "3"), "Unknown level of rotation on tiny_mlp '3'"),
         (("detection", *AT, "--seed", "5"), "tiny_mlp under rotation with seed 5"),
     ],
 )

@@ -93,7 +93,7 @@ def table(
 
     Example: `qipf bench table runs/seed0 runs/seed1 runs/seed2 --format json`
     """
-    from qipf.report.run.run import Run
+    from qipf.report.run.results import Run
     from qipf.report.table_formats import render
     from qipf.report.tables import PAPER_METRICS, summarise
 

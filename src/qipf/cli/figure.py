@@ -134,7 +134,7 @@ def field(
     )
     result = {
         "output": output,
-        "axis_variance_share": drawn.projection.share,
+        "axis_variance_share": float(drawn.projection.explained_variance_ratio_[0]),
         "right": drawn.right,
         "wrong": drawn.wrong,
     }

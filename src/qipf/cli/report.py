@@ -68,7 +68,6 @@ def report(
         raise QIPFInputError("--data is for a run, not for --train and --test.")
     from qipf.io.logits.columns import AUTO
     from qipf.report.own.page import write_own_report
-    from qipf.report.own.sections import detection
 
     study = write_own_report(train, test, output, columns, AUTO if labels is None else labels, risk)
     limit = study.threshold
@@ -76,7 +75,7 @@ def report(
         "output": output,
         "rows": len(study.predicted),
         "accuracy": None if study.wrong is None else 1 - float(study.wrong.mean()),
-        "roc_auc": {name: values["roc_auc"] for name, values in detection(study).items()},
+        "roc_auc": {name: values["roc_auc"] for name, values in study.metrics.items()},
         "threshold": None,
     }
     if limit is not None:

@@ -1,24 +1,27 @@
-"""One look for each method, in every figure and on every page.
+"""One style for each method, in every figure and on every page.
 
-Nothing is told by hue alone: colour, dash and marker differ together. Colours are those of Okabe
-and Ito, which the colour-blind tell apart, darkened where they would be faint on paper; `dark` is
-the same colour for dark screens. A sampler's two scores share a colour: spread is drawn whole,
-predictive entropy dashed and hollow.
+Methods differ in colour, dash and marker together, never in colour alone. Colours are those of
+Okabe and Ito, which colour-blind readers can distinguish, darkened where they would be faint on
+paper; `dark` is the colour for dark screens. The two scores of a sampling method share a colour:
+the standard deviation has a solid line, the predictive entropy a dashed line and hollow markers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+#: Text of a table cell without a value.
+MISSING = "–"
+
 
 @dataclass(frozen=True)
 class Look:
-    """How one series is drawn, on paper and on screens."""
+    """How a series is drawn, on paper and on screens."""
 
     color: str
     dark: str
     marker: str = "circle"  # one of MARKERS
-    dash: tuple[float, ...] = ()  # lengths of strokes and gaps, in line widths of 1; () is whole
+    dash: tuple[float, ...] = ()  # lengths of strokes and gaps, in line widths of 1; () is solid
     width: float = 1.6
     hollow: bool = False
 
@@ -46,7 +49,7 @@ _SAMPLERS = {
     "ensemble": Look("#00795a", "#2fc39b", "diamond"),
 }
 
-#: The look of every method that comes with qipf.
+#: Looks of the methods that come with qipf.
 LOOKS: dict[str, Look] = {
     "qipf": Look("#c24e00", "#ff8a3d", "circle", width=2.6),
     "qipf_plus": Look("#c24e00", "#ff8a3d", "circle", _DASHED, width=2.6, hollow=True),
@@ -67,17 +70,17 @@ LOOKS: dict[str, Look] = {
 RIGHT = Look("#0072b2", "#56a8e0", "circle")
 WRONG = Look("#c24e00", "#ff8a3d", "cross", _DASHED)
 
-#: What guessing would give.
+#: The result of guessing.
 CHANCE = Look("#767676", "#9a9a9a", dash=_DOTTED, width=1.2)
 
-#: What no score can surpass.
+#: The best possible result.
 BEST = Look("#767676", "#9a9a9a", width=1.2)
 
 _OTHERS = tuple(LOOKS.values())
 
 
 def look_of(name: str) -> Look:
-    """The look of a method; a method of the user's own gets one that its name decides.
+    """The look of a method; that of a user's own method depends only on its name.
 
     >>> look_of("ensemble").color == look_of("ensemble_entropy").color
     True

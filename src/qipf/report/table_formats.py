@@ -6,36 +6,25 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from qipf.errors import unknown_name
-from qipf.metrics.error_detection import HIGHER_IS_BETTER
-from qipf.report.tables import Cell, MetricTable, Row, Summary, mark
-
-#: How a metric is called where people read it.
-TITLES = {
-    "roc_auc": "ROC-AUC",
-    "pr_auc": "PR-AUC",
-    "point_biserial": "Point-biserial correlation",
-    "aurc": "AURC",
-    "fpr95": "FPR at 95 % TPR",
-}
-
-#: What stands in a cell that was not measured.
-MISSING = "–"
+from qipf.report.page import render_text
+from qipf.report.style import MISSING
+from qipf.report.tables import MetricTable, Summary, metric_title
 
 
 class Text(NamedTuple):
-    """A cell as it is read."""
+    """Text of a cell."""
 
     text: str
     bold: bool = False
 
 
 class Grid(NamedTuple):
-    """A table as it is read: a title, a header, and rows of texts."""
+    """A table of texts."""
 
     title: str
     header: list[str]
@@ -47,71 +36,47 @@ def render(summary: Summary, style: str = "terminal", width: int | None = None) 
     """A summary as text, in one of `FORMATS`; `width` is the terminal's, in characters."""
     if style not in FORMATS:
         raise unknown_name("format", style, FORMATS)
-    if style == "terminal":
-        return _terminal(summary, width)
-    return FORMATS[style](summary)
+    return _terminal(summary, width) if style == "terminal" else FORMATS[style](summary)
 
 
 def grids(summary: Summary) -> list[Grid]:
-    """The tables that people read: networks first, then one for each metric."""
+    """The networks, then one table for each metric."""
     return [_network_grid(summary), *(_metric_grid(table) for table in summary.tables)]
 
 
 def _network_grid(summary: Summary) -> Grid:
-    rows = [
-        [
-            Text(line.network),
-            Text(line.dataset),
-            Text(f"{line.test_images:,}"),
-            Text(_percent(line.accuracy)),
-            Text(_percent(line.paper_accuracy)),
+    rows = []
+    for line in summary.networks:
+        accuracies = [
+            MISSING if share is None else f"{share:.1%}"
+            for share in (line.accuracy, line.paper_accuracy)
         ]
-        for line in summary.networks
-    ]
+        texts = line.network, line.dataset, f"{line.test_images:,}", *accuracies
+        rows.append([Text(text) for text in texts])
     return Grid("Networks", ["network", "dataset", "test images", "accuracy", "paper"], rows, 2)
 
 
 def _metric_grid(table: MetricTable) -> Grid:
-    better = "higher" if HIGHER_IS_BETTER[table.metric] else "lower"
     rows = []
     for row in table.rows:
-        ours = [_ours(row, row.ours.get(method)) for method in table.methods]
+        ours = [Text(row.text(m), m in row.ours and row.ours[m].best) for m in table.methods]
         rows.append([Text(row.corruption), Text(row.network), Text("ours"), *ours])
         if row.paper:
-            theirs = [_theirs(row.paper.get(method)) for method in table.methods]
-            rows.append([Text(""), Text(""), Text("paper"), *theirs])
-    for source, wins, contests in (
-        ("ours", table.wins, table.contests),
-        ("paper", table.paper_wins, table.paper_contests),
-    ):
+            paper = [
+                Text(row.paper_text(m), m in row.paper and row.paper[m].best) for m in table.methods
+            ]
+            rows.append([Text(""), Text(""), Text("paper"), *paper])
+    for source, contests in (("ours", table.contests), ("paper", table.paper_contests)):
         if contests:
-            counts = [_count(wins, method) for method in table.methods]
-            rows.append([Text(f"best of {contests}"), Text(""), Text(source), *counts])
-    title = f"{TITLES[table.metric]} ({better} is better)"
-    return Grid(title, ["corruption", "network", "source", *table.methods], rows, 3)
+            wins, leaders = contests.wins, contests.leaders
+            counts = [Text(str(wins.get(m, MISSING)), m in leaders) for m in table.methods]
+            rows.append([Text(f"best of {len(contests)}"), Text(""), Text(source), *counts])
+    return Grid(
+        metric_title(table.metric), ["corruption", "network", "source", *table.methods], rows, 3
+    )
 
 
-def _ours(row: Row, cell: Cell | None) -> Text:
-    if cell is None:
-        return Text(MISSING)
-    spread = f" ± {cell.std:.3f}" if row.levels > 1 else ""
-    return Text(f"{cell.mean:.3f}{spread}{mark(row, cell)}", cell.best)
-
-
-def _theirs(cell: Cell | None) -> Text:
-    return Text(MISSING) if cell is None else Text(f"{cell.mean:.2f} ± {cell.std:.2f}", cell.best)
-
-
-def _count(wins: Mapping[str, int], method: str) -> Text:
-    count = wins.get(method)
-    return Text(MISSING) if count is None else Text(str(count), count == max(wins.values()) > 0)
-
-
-def _percent(share: float | None) -> str:
-    return MISSING if share is None else f"{share:.1%}"
-
-
-def _terminal(summary: Summary, width: int | None) -> str:
+def _terminal(summary: Summary, width: int | None = None) -> str:
     from rich.console import Console
 
     console = Console(width=width, highlight=False)
@@ -125,9 +90,9 @@ def _terminal(summary: Summary, width: int | None) -> str:
 
 
 def _blocks(grid: Grid, width: int) -> list[Grid]:
-    """The grid in as many parts as the width makes necessary, each with the row's labels."""
+    """The grid split into parts that fit the width, each with the label columns."""
     columns = list(zip(*([Text(name) for name in grid.header], *grid.rows), strict=True))
-    sizes = [  # a column is two blanks and a rule wider than what stands in it
+    sizes = [  # padding and separator add three characters
         max(max(map(len, _folded(column[0].text))), *(len(cell.text) for cell in column[1:])) + 3
         for column in columns
     ]
@@ -175,61 +140,16 @@ def _rich(grid: Grid) -> Any:
     return table
 
 
-def _markdown(summary: Summary) -> str:
-    lines: list[str] = []
-    for grid in grids(summary):
-        lines += [f"## {grid.title}", "", _piped(grid.header)]
-        sides = ["---"] * grid.labels + ["---:"] * (len(grid.header) - grid.labels)
-        lines.append(_piped(sides))
-        lines += [_piped([f"**{c.text}**" if c.bold else c.text for c in row]) for row in grid.rows]
-        lines.append("")
-    lines += [f"- {note.replace('*', chr(92) + '*')}" for note in summary.notes]
-    return "\n".join(lines) + "\n"
-
-
-def _piped(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _latex(summary: Summary) -> str:
-    lines = ["% needs the package booktabs"]
-    for grid in grids(summary):
-        columns = "l" * grid.labels + "r" * (len(grid.header) - grid.labels)
-        lines += [
-            r"\begin{table}",
-            rf"\caption{{{_tex(grid.title)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            " & ".join(map(_tex, grid.header)) + r" \\",
-            r"\midrule",
-        ]
-        for row in grid.rows:
-            cells = [rf"\textbf{{{_tex(c.text)}}}" if c.bold else _tex(c.text) for c in row]
-            lines.append(" & ".join(cells) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
-    lines += [f"% {note}" for note in summary.notes]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(text: str) -> str:
-    for plain, written in (
-        ("_", r"\_"),
-        ("%", r"\%"),
-        ("±", r"$\pm$"),
-        ("†", r"$\dagger$"),
-        (MISSING, "--"),
-    ):
-        text = text.replace(plain, written)
-    return text
+def _from_template(name: str) -> Callable[[Summary], str]:
+    return lambda summary: render_text(name, grids=grids(summary), notes=summary.notes)
 
 
 def _csv(summary: Summary) -> str:
     """One line for each cell, with all digits."""
-    lines = _lines(summary)
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, list(_COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(stream, _COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(_lines(summary))
     return stream.getvalue()
 
 
@@ -240,26 +160,26 @@ _COLUMNS = (
 
 
 def _lines(summary: Summary) -> list[dict[str, Any]]:
-    lines = []
+    """Cells by the names in `_COLUMNS`; None where there is no value."""
     datasets = {line.network: line.dataset for line in summary.networks}
+    lines = []
     for table in summary.tables:
         for row in table.rows:
             for method in table.methods:
-                ours, paper = row.ours.get(method), row.paper.get(method)
-                if ours is None and paper is None:
-                    continue
-                values = [*_values(ours, row), *_values(paper, row)[:2], paper and paper.best]
-                values += [ours and mark(row, ours), ours and ours.measured, ours and ours.seed_std]
-                named = (table.metric, row.corruption, row.network, datasets[row.network], method)
-                lines.append(dict(zip(_COLUMNS, (*named, *values), strict=True)))
+                line = dict.fromkeys(_COLUMNS) | {
+                    "metric": table.metric, "corruption": row.corruption, "network": row.network,
+                    "dataset": datasets[row.network], "method": method,
+                }  # fmt: skip
+                if method in row.ours:
+                    extra = {"left_out": row.left_out, "mark": row.mark(method)}
+                    line |= asdict(row.ours[method]) | extra
+                if method in row.paper:
+                    cell = row.paper[method]
+                    std = None if math.isnan(cell.std) else cell.std
+                    line |= {"paper_mean": cell.mean, "paper_std": std, "paper_best": cell.best}
+                if method in row.ours or method in row.paper:
+                    lines.append(line)
     return lines
-
-
-def _values(cell: Cell | None, row: Row) -> list[Any]:
-    if cell is None:
-        return [None] * 5
-    std = None if math.isnan(cell.std) else cell.std
-    return [cell.mean, std, cell.levels, row.left_out, cell.best]
 
 
 def _json(summary: Summary) -> str:
@@ -268,10 +188,10 @@ def _json(summary: Summary) -> str:
         "cells": _lines(summary),
         "wins": {
             table.metric: {
-                "of": table.contests,
-                "ours": dict(table.wins),
-                "paper_of": table.paper_contests,
-                "paper": dict(table.paper_wins),
+                "of": len(table.contests),
+                "ours": table.contests.wins,
+                "paper_of": len(table.paper_contests),
+                "paper": table.paper_contests.wins,
             }
             for table in summary.tables
         },
@@ -280,11 +200,11 @@ def _json(summary: Summary) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-#: Ways to write a summary, by name.
+#: Output formats by name.
 FORMATS: dict[str, Callable[[Summary], str]] = {
-    "terminal": lambda summary: _terminal(summary, None),
-    "markdown": _markdown,
+    "terminal": _terminal,
+    "markdown": _from_template("tables.md"),
     "csv": _csv,
-    "latex": _latex,
+    "latex": _from_template("tables.tex"),
     "json": _json,
 }

@@ -1,11 +1,10 @@
-"""A run's results in the layout of the paper's tables, with the paper's numbers beside ours.
+"""Results of a benchmark run in the layout of the paper's tables, next to the paper's numbers.
 
-A cell is the mean of a metric over a corruption's levels, and its (population) standard deviation
-over them. Where several seeds were run, a level's value is their mean, and how far the means of
-single seeds lie apart is kept beside it; cells that rest on fewer seeds or levels than others of
-their row are marked. Levels at which the
-network makes no errors, or only errors, leave nothing to detect: they are left out of every
-metric, and counted.
+A cell is the mean of a metric over the levels of a corruption, with the (population) standard
+deviation over the levels. With several seeds, the value at a level is the mean over the seeds, and
+the standard deviation between the means of single seeds is kept too. Levels at which the network
+makes no errors, or only errors, leave nothing to detect: every metric leaves them out, and they
+are counted. Cells with fewer seeds or levels than others of the same row are marked.
 """
 
 from __future__ import annotations
@@ -21,11 +20,21 @@ from qipf.bench.results import Record
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.metrics.error_detection import HIGHER_IS_BETTER
+from qipf.report.style import MISSING
 
 #: The metrics of the paper's two tables.
 PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
 
-#: Signs on cells that are not to be compared with the others of their row, and what they mean.
+#: Names of the metrics in tables and figures.
+TITLES = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "point_biserial": "Point-biserial correlation",
+    "aurc": "AURC",
+    "fpr95": "FPR at 95 % TPR",
+}
+
+#: Marks of cells that cannot be compared with the others of their row, and their meaning.
 MARKS = {
     "*": "* not all levels measured yet.",
     "†": "† fewer seeds than other methods of the same row: not the same average.",
@@ -34,58 +43,122 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A mean over levels; `best` if no other method of its row is better."""
+    """A mean over levels; `best` if no other method of the row is better."""
 
     mean: float
     std: float
-    levels: int | None = None  # of the paper's cells this is not known
+    levels: int | None = None  # not known for the paper's cells
     best: bool = False
-    measured: int = 0  # levels, each counted once for every seed
-    seed_std: float | None = None  # between the means of single seeds (n - 1), from two on
+    measured: int = 0  # pairs of level and seed
+    seed_std: float | None = None  # sample deviation between the means of single seeds
 
 
 @dataclass(frozen=True)
 class Row:
-    """A network under a corruption: our cells by method, and those of the paper."""
+    """A network under a corruption: our cells and the paper's, by method."""
 
     corruption: str
     network: str
     ours: Mapping[str, Cell]
     paper: Mapping[str, Cell]
-    levels: int  # measured by some method
-    left_out: int  # of these, with nothing to detect
-    measured: int = 0  # the others, each counted once for every seed
+    levels: int  # measured by any method
+    left_out: int  # of these, levels with nothing to detect
+    measured: int = 0  # pairs of level and seed with something to detect
+
+    @property
+    def condition(self) -> str:
+        """The corruption, or "clean"."""
+        return "clean" if self.corruption == CLEAN else self.corruption
 
     @property
     def counts(self) -> bool:
-        """Whether the row is one of those in which methods compete: not the clean images."""
+        """Whether methods are compared in this row; not in those of the clean images."""
         return self.corruption != CLEAN
+
+    def mark(self, method: str) -> str:
+        """The mark of a cell (see `MARKS`), or nothing."""
+        cell = self.ours.get(method)
+        if cell is None or cell.levels is None:
+            return ""
+        if cell.levels < self.levels - self.left_out:
+            return "*"
+        return "†" if cell.measured < self.measured else ""
+
+    def text(self, method: str) -> str:
+        """Our cell as text: mean, deviation if there are several levels, and mark."""
+        cell = self.ours.get(method)
+        if cell is None:
+            return MISSING
+        deviation = f" ± {cell.std:.3f}" if self.levels > 1 else ""
+        return f"{cell.mean:.3f}{deviation}{self.mark(method)}"
+
+    def paper_text(self, method: str) -> str:
+        """The paper's cell as text."""
+        cell = self.paper.get(method)
+        return MISSING if cell is None else f"{cell.mean:.2f} ± {cell.std:.2f}"
+
+
+@dataclass(frozen=True)
+class Contests:
+    """Rows in which methods are compared: cells by method."""
+
+    rows: Sequence[Mapping[str, Cell]]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def wins(self) -> dict[str, int]:
+        """In how many rows each method is best; ties count for all."""
+        wins: dict[str, int] = {}
+        for row in self.rows:
+            for method, cell in row.items():
+                wins[method] = wins.get(method, 0) + cell.best
+        return wins
+
+    @property
+    def leaders(self) -> list[str]:
+        """The methods that are best most often."""
+        most = max(self.wins.values(), default=0)
+        return [method for method, count in self.wins.items() if count == most > 0]
 
 
 @dataclass(frozen=True)
 class MetricTable:
-    """All rows of one metric; how often each method is best, ties counting for all tied."""
+    """All rows of one metric."""
 
     metric: str
     methods: tuple[str, ...]
     rows: tuple[Row, ...]
-    wins: Mapping[str, int]
-    paper_wins: Mapping[str, int]
 
     @property
-    def contests(self) -> int:
-        """Rows in which two or more of our methods compete."""
-        return sum(row.counts and len(row.ours) > 1 for row in self.rows)
+    def name(self) -> str:
+        """The metric's name."""
+        return TITLES[self.metric]
 
     @property
-    def paper_contests(self) -> int:
-        """Rows that the paper has too."""
-        return sum(row.counts and bool(row.paper) for row in self.rows)
+    def contests(self) -> Contests:
+        """Our cells of the rows in which two or more methods are compared."""
+        return Contests([row.ours for row in self.rows if row.counts and len(row.ours) > 1])
+
+    @property
+    def paper_contests(self) -> Contests:
+        """The paper's cells of the rows that the paper has."""
+        return Contests([row.paper for row in self.rows if row.counts and row.paper])
+
+    def means(self, network: str | None = None) -> dict[str, float]:
+        """Mean over all corruptions (of a network) of each method that has all of these cells."""
+        rows = [r for r in self.rows if r.counts and r.ours and network in (None, r.network)]
+        return {
+            method: fmean(row.ours[method].mean for row in rows)
+            for method in self.methods
+            if rows and all(method in row.ours for row in rows)
+        }
 
 
 @dataclass(frozen=True)
 class NetworkLine:
-    """A network and its accuracy on clean test images, ours and the paper's where known."""
+    """A network and its accuracy on clean test images, ours and the paper's."""
 
     network: str
     dataset: str
@@ -96,11 +169,20 @@ class NetworkLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """All that a run's tables show."""
+    """All tables of a run."""
 
     networks: tuple[NetworkLine, ...]
     tables: tuple[MetricTable, ...]
     notes: tuple[str, ...]
+
+
+def metric_title(metric: str) -> str:
+    """Name and direction of a metric.
+
+    >>> metric_title("aurc")
+    'AURC (lower is better)'
+    """
+    return f"{TITLES[metric]} ({'higher' if HIGHER_IS_BETTER[metric] else 'lower'} is better)"
 
 
 def summarise(
@@ -115,28 +197,36 @@ def summarise(
     for metric in metrics:
         if metric not in HIGHER_IS_BETTER:
             raise unknown_name("metric", metric, HIGHER_IS_BETTER)
-    shown = _methods(methods, {record["method"] for record in records})
+    shown = tuple(select_methods((record["method"] for record in records), methods))
     tables = tuple(_table(metric, shown, records) for metric in metrics)
     networks = tuple(_network(name, records) for name in _names("network", records))
     return Summary(networks, tables, tuple(_notes(records, tables, shown)))
 
 
-def _methods(wanted: str | Sequence[str], measured: set[str]) -> tuple[str, ...]:
-    in_order = (*PAPER_METHODS, *(name for name in METHODS if name not in PAPER_METHODS))
-    known = [name for name in in_order if name in measured]
+def select_methods(measured: Iterable[str], wanted: str | Sequence[str] = "all") -> list[str]:
+    """Methods to show: all that were measured (the paper's first), the paper's, or those named.
+
+    ``"paper"`` selects all methods if none of the paper's was measured.
+
+    >>> select_methods(["entropy", "qipf"]), select_methods(["entropy", "qipf"], "paper")
+    (['qipf', 'entropy'], ['qipf'])
+    """
+    known = set(measured)
+    order = [name for name in dict.fromkeys([*PAPER_METHODS, *METHODS]) if name in known]
+    order += sorted(known - set(order))
     if wanted == "all":
-        return tuple(known)
+        return order
     if wanted == "paper":
-        return tuple(name for name in known if name in PAPER_METHODS) or tuple(known)
+        return [name for name in order if name in PAPER_METHODS] or order
     names = [wanted] if isinstance(wanted, str) else wanted
     for name in names:
         if name not in known:
-            raise unknown_name("method of these results", name, known)
-    return tuple(dict.fromkeys(names))
+            raise unknown_name("method of this run", name, order)
+    return list(dict.fromkeys(names))
 
 
 def _names(key: str, records: Sequence[Record]) -> list[str]:
-    """In the order of the results, which is the suite's; corruptions in the paper's."""
+    """Names in the order of the results, which is the suite's; corruptions in the paper's."""
     names = list(dict.fromkeys(str(record[key]) for record in records))
     if key == "corruption":
         order = {name: rank for rank, name in enumerate(PAPER_CORRUPTIONS)}
@@ -151,58 +241,38 @@ def _table(metric: str, methods: tuple[str, ...], records: Sequence[Record]) -> 
             own = [r for r in records if (r["corruption"], r["network"]) == (corruption, network)]
             if own:
                 rows.append(_row(metric, corruption, network, methods, own))
-    contests = [row for row in rows if row.counts]
-    return MetricTable(
-        metric,
-        methods,
-        tuple(rows),
-        wins=_wins(methods, [row.ours for row in contests if len(row.ours) > 1]),
-        paper_wins=_wins(methods, [row.paper for row in contests if row.paper]),
-    )
+    return MetricTable(metric, methods, tuple(rows))
 
 
 def _row(
     metric: str, corruption: str, network: str, methods: Sequence[str], own: Sequence[Record]
 ) -> Row:
-    levels = {float(record["level"]) for record in own}
-    places = {_place(record) for record in own if 0 < record["accuracy"] < 1}
+    usable = [record for record in own if 0 < record["accuracy"] < 1]
     ours, paper = {}, {}
     for method in methods:
-        values = _values(metric, [r for r in own if r["method"] == method], places)
+        values = {
+            (float(record["level"]), int(record["seed"])): float(record[metric])
+            for record in usable
+            if record["method"] == method and record.get(metric) is not None
+        }
         if values:
             ours[method] = _cell(values)
-        cell = reported(metric, corruption, network, method)
-        if cell is not None:
+        if cell := reported(metric, corruption, network, method):
             paper[method] = Cell(cell.mean, cell.std)
+    levels = {float(record["level"]) for record in own}
     return Row(
         corruption,
         network,
-        _marked(metric, ours),
-        _marked(metric, paper),
-        len(levels),
-        len(levels - {level for level, _ in places}),
-        len(places),
+        _with_best(metric, ours),
+        _with_best(metric, paper),
+        levels=len(levels),
+        left_out=len(levels - {float(record["level"]) for record in usable}),
+        measured=len({(record["level"], record["seed"]) for record in usable}),
     )
 
 
-Place = tuple[float, int]  # a level and a seed
-
-
-def _place(record: Record) -> Place:
-    return float(record["level"]), int(record["seed"])
-
-
-def _values(metric: str, records: Sequence[Record], places: set[Place]) -> dict[Place, float]:
-    return {
-        _place(record): float(record[metric])
-        for record in records
-        if _place(record) in places and record.get(metric) is not None
-    }
-
-
-def _cell(values: Mapping[Place, float]) -> Cell:
-    levels = [fmean(seeds) for seeds in _grouped(values, 0).values()]
-    seeds = [fmean(each) for each in _grouped(values, 1).values()]
+def _cell(values: Mapping[tuple[float, int], float]) -> Cell:  # by level and seed
+    levels, seeds = ([fmean(group) for group in _groups(values, part)] for part in (0, 1))
     return Cell(
         fmean(levels),
         pstdev(levels),
@@ -212,37 +282,27 @@ def _cell(values: Mapping[Place, float]) -> Cell:
     )
 
 
-def _grouped(values: Mapping[Place, float], part: int) -> dict[float, list[float]]:
-    """Values by their level (part 0) or by their seed (part 1)."""
+def _groups(values: Mapping[tuple[float, int], float], part: int) -> Iterable[list[float]]:
+    """Values grouped by one part of their key."""
     groups: dict[float, list[float]] = {}
-    for place, value in sorted(values.items()):
-        groups.setdefault(place[part], []).append(value)
-    return groups
+    for key, value in sorted(values.items()):
+        groups.setdefault(key[part], []).append(value)
+    return groups.values()
 
 
-def _marked(metric: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:
-    """The same cells, the best marked; equal means are equally good."""
-    if not cells:
-        return {}
+def _with_best(metric: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:
+    """The same cells, with the best ones flagged; equal means are equally good."""
     pick = max if HIGHER_IS_BETTER[metric] else min
-    top = pick(cell.mean for cell in cells.values())
+    top = pick((cell.mean for cell in cells.values()), default=math.nan)
     return {
         method: replace(cell, best=math.isclose(cell.mean, top, abs_tol=1e-12))
         for method, cell in cells.items()
     }
 
 
-def _wins(methods: Sequence[str], rows: Sequence[Mapping[str, Cell]]) -> dict[str, int]:
-    return {
-        method: sum(row[method].best for row in rows if method in row)
-        for method in methods
-        if any(method in row for row in rows)
-    }
-
-
 def _network(name: str, records: Sequence[Record]) -> NetworkLine:
     own = [record for record in records if record["network"] == name]
-    # one of each seed: all methods judge the same predictions
+    # one of each seed: all methods have the same predictions
     clean = {r["seed"]: float(r["accuracy"]) for r in own if r["corruption"] == CLEAN}
     return NetworkLine(
         name,
@@ -257,20 +317,16 @@ def _notes(
     records: Sequence[Record], tables: Sequence[MetricTable], shown: Sequence[str]
 ) -> Iterable[str]:
     """What a reader of the tables must know."""
-    seeds = sorted({record["seed"] for record in records})
+    seeds = ", ".join(map(str, sorted({record["seed"] for record in records})))
+    averaged = f" (each the mean over the seeds {seeds})" if "," in seeds else f", seed {seeds}"
     yield (
-        "Mean ± standard deviation over a corruption's levels"
-        + (
-            f" (each the mean over the seeds {', '.join(map(str, seeds))})"
-            if len(seeds) > 1
-            else f", seed {seeds[0]}"
-        )
-        + "; the best of each row in bold."
+        f"Mean ± standard deviation over a corruption's levels{averaged}; the best of each row in "
+        "bold."
     )
     for name, line in dict.fromkeys((r["dataset"], r.get("dataset_note", "")) for r in records):
         if line:
             yield f"{name} is {line}."
-    for name in dict.fromkeys(str(r["network"]) for r in records):
+    for name in _names("network", records):
         if name in NEAREST:
             yield (
                 f"The paper's numbers beside {name} are those of {NEAREST[name]}, which had the "
@@ -282,15 +338,7 @@ def _notes(
                 f"{row.network} under {row.corruption}: {row.left_out} of {row.levels} levels "
                 "left out, having no errors or only errors to detect."
             )
-    marks = {mark(row, cell) for t in tables for row in t.rows for cell in row.ours.values()}
+    marks = {row.mark(method) for table in tables for row in table.rows for method in row.ours}
     yield from (text for sign, text in MARKS.items() if sign in marks)
-    hidden = len({record["method"] for record in records} - set(shown))
-    if hidden:
+    if hidden := len({record["method"] for record in records} - set(shown)):
         yield f"{hidden} more methods were measured: --methods all"
-
-
-def mark(row: Row, cell: Cell) -> str:
-    """A sign from `MARKS` where other methods of the row were measured on more, else nothing."""
-    if cell.levels is not None and cell.levels < row.levels - row.left_out:
-        return "*"
-    return "†" if cell.levels is not None and cell.measured < row.measured else ""

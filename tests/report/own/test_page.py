@@ -13,7 +13,7 @@ from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.own.page import own_page, write_own_report
 from qipf.report.own.study import METHODS, study
-from qipf.report.run.decisions import Trial
+from qipf.report.run.decisions import RuleEvaluation
 from tests.conftest import make_logits
 
 TRAIN = make_logits(400).double().numpy()
@@ -25,6 +25,12 @@ LABELS = (TEST + NOISE).argmax(1)
 @pytest.fixture(scope="module")
 def labelled():
     return study(Block(TRAIN, TRAIN.argmax(1)), Block(TEST, LABELS))
+
+
+def plain(page):
+    """The text of a page, without tags, style, script and repeated blanks."""
+    bare = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.S)
+    return re.sub(r"\s+([.,;])", r"\1", re.sub(r"\s+", " ", html.unescape(bare)))
 
 
 def headings(page):
@@ -52,15 +58,15 @@ def test_the_sections_with_labels_and_without(labelled):
     page = own_page(labelled)
     assert headings(page) == [
         "In short", "Finding errors", "Right and wrong predictions", "Risk and coverage",
-        "Training and test", "Most suspicious predictions", "A threshold", "How it was made",
+        "Training and test", "Most uncertain predictions", "A threshold", "How it was made",
     ]  # fmt: skip
     blind = own_page(study(Block(TRAIN), Block(TEST)))
     assert headings(blind) == [
-        "In short", "Training and test", "Most suspicious predictions", "A threshold",
+        "In short", "Training and test", "Most uncertain predictions", "A threshold",
         "How it was made",
     ]  # fmt: skip
-    assert "There are no labels, so nothing is said about errors" in blind
-    assert "it says what is unusual, not what is wrong" in blind
+    assert "There are no labels, so errors are unknown" in blind
+    assert "it shows what is unusual, not what is wrong" in blind
 
 
 def test_the_metrics_are_those_of_the_scores(labelled):
@@ -73,7 +79,7 @@ def test_the_metrics_are_those_of_the_scores(labelled):
 
 
 def test_the_summary_names_the_best_score(labelled):
-    page = html.unescape(own_page(labelled))
+    page = plain(own_page(labelled))
     right = 1 - labelled.wrong.mean()
     assert f"The model is right in {right:.1%} of 300 test predictions" in page
     aucs = {name: evaluate(labelled.scores[name], labelled.wrong)["roc_auc"] for name in METHODS}
@@ -82,7 +88,7 @@ def test_the_summary_names_the_best_score(labelled):
     assert told in page
 
 
-def test_the_most_suspicious_come_first(labelled):
+def test_the_most_uncertain_come_first(labelled):
     rows = cells(own_page(labelled), "The 25 most uncertain test predictions.")
     order = np.argsort(-labelled.scores["qipf"], kind="stable")[:25]
     assert [int(row[0]) for row in rows] == order.tolist()
@@ -91,8 +97,8 @@ def test_the_most_suspicious_come_first(labelled):
 
 
 def test_shares_beyond_the_training_marks(labelled):
-    rows = cells(own_page(labelled), "Test predictions beyond the marks")
-    marks = np.quantile(labelled.usual["qipf"], [0.5, 0.9, 0.95, 0.99, 0.999])
+    rows = cells(own_page(labelled), "Test predictions above quantiles")
+    marks = np.quantile(labelled.reference["qipf"], [0.5, 0.9, 0.95, 0.99, 0.999])
     above = [(labelled.scores["qipf"] > mark).mean() for mark in marks]
     assert [row[2] for row in rows] == [f"{share:.1%}" for share in above]
 
@@ -103,57 +109,46 @@ NOTHING = AcceptRule(
 )
 
 
+def text_of(labelled, rule, **results):
+    evaluation = RuleEvaluation(rule, count=150, **results)
+    return plain(own_page(replace(labelled, evaluation=evaluation)))
+
+
 @pytest.mark.parametrize("errors", [4, 40])
-def test_the_threshold_tells_what_it_rests_on(labelled, errors):
-    found = replace(labelled, trial=Trial(RULE, count=150, accepted=100, errors=errors))
-    page = html.unescape(own_page(found))
-    told = (
-        "Suggested: accept predictions with an uncertainty of at most 1.5. With 95% confidence, at "
-        "most 5% of what is accepted is wrong. Of 150 predictions it was not made from, it accepts "
-        f"66.7%, of which {errors}% are wrong."
+def test_the_threshold_comes_with_the_rules_own_text(labelled, errors):
+    page = text_of(labelled, RULE, accepted=100, errors=errors)
+    lines = str(RULE).splitlines()
+    suggestion = (
+        f"Suggested: {lines[0]} {lines[1]} Of 150 other predictions this rule accepts 66.7%, and "
+        f"{errors}% of these are wrong."
     )
-    assert page.count(told) == 2  # in short, and in its section
-    assert (
-        "The test predictions were halved at random. It rests on 150 held-out predictions: 100 of "
-        "them (66.7%) are accepted, of which 2 are wrong." in page
-    )
-    assert (
-        "Tried on the other half: of 150 predictions 100 are accepted, of which "
-        f"{errors} are wrong: {errors}.00%, 95 % interval" in page
-    )
-    assert "When the data shifts it is void" in page
-    unlucky = "That is above the limit. The guarantee fails for one held-out half in 20 at most"
-    assert (unlucky in page) == (errors == 40)
+    assert page.count(suggestion) == 2  # in short, and in its section
+    for line in lines[2:]:
+        assert line in page
+    assert f"100 are accepted, and {errors} of these are wrong: {errors}.00%, 95 % inter" in page
+    assert ("This is above the limit." in page) == (errors == 40)
 
 
-def test_a_rule_that_accepts_none_of_the_others_reads_well(labelled):
-    found = replace(labelled, trial=Trial(RULE, count=150, accepted=0, errors=0))
-    page = html.unescape(own_page(found))
-    assert "Of 150 predictions it was not made from, it accepts 0%." in page
-    assert "Tried on the other half" not in page
+def test_a_rule_that_accepts_none_of_the_others(labelled):
+    page = text_of(labelled, RULE, accepted=0, errors=0)
+    assert "Of 150 other predictions this rule accepts 0%." in page
+    assert "Evaluated on the other half" not in page
 
 
-def test_where_nothing_can_be_certified_it_says_why_and_what_to_do(labelled):
-    found = replace(labelled, trial=Trial(NOTHING, count=150, accepted=0, errors=0))
-    page = html.unescape(own_page(found))
-    told = (
-        "No threshold is suggested: none can be certified to keep the error rate among accepted "
-        "predictions at 1% or less."
-    )
-    assert page.count(told) == 2
-    assert (
-        "150 held-out predictions are too few for that: 299 would be needed even if none of them "
-        "were wrong. The lowest limit that these predictions could have certified, had it been "
-        "asked for beforehand, is 21%." in page
-    )
-    assert "A rule takes more labelled predictions, a higher limit (--risk)" in page
-    assert "inf" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.S)
+def test_where_nothing_can_be_certified_the_rule_gives_the_reason(labelled):
+    page = text_of(labelled, NOTHING, accepted=0, errors=0)
+    assert page.count(" ".join(str(NOTHING).splitlines()[:2])) == 2
+    assert str(NOTHING).splitlines()[-1] in page
+    assert "A rule needs more labelled predictions, a higher limit (--risk)" in page
+    assert "Suggested" not in page
+    assert " inf" not in page
 
 
-def test_a_perfect_model_and_one_that_is_always_wrong():
-    for labels in (TEST.argmax(1), (TEST.argmax(1) + 1) % 10):
-        page = own_page(study(Block(TRAIN), Block(TEST, labels)))
-        assert "There are no right and wrong predictions to be told apart." in page
+@pytest.mark.parametrize(("shift", "kind"), [(0, "right"), (1, "wrong")])
+def test_a_perfect_model_and_one_that_is_always_wrong(shift, kind):
+    labels = (TEST.argmax(1) + shift) % 10
+    page = own_page(study(Block(TRAIN), Block(TEST[:40], labels[:40])))
+    assert f"All test predictions are {kind}" in page
 
 
 def test_files_are_read_and_the_page_is_whole(tmp_path):

@@ -8,8 +8,8 @@ from scipy.special import entr, log_softmax, logsumexp, softmax
 
 from qipf import QIPF, QIPFInputError, accept_rule
 from qipf.io.logits import Block
-from qipf.report.own.study import METHODS, Threshold, certified_trial, study, wilson
-from qipf.report.run.decisions import halves
+from qipf.report.own.study import METHODS, Threshold, certified_evaluation, study
+from qipf.report.run.decisions import random_halves
 from tests.conftest import make_logits
 
 TRAIN = make_logits(200).double().numpy()
@@ -26,7 +26,7 @@ def test_scores_are_those_of_the_formulas():
         "energy": -logsumexp(TEST, axis=1),
         "qipf": found.field.uncertainty(TEST),
     }
-    assert set(found.scores) == set(found.usual) == set(METHODS) == set(expected)
+    assert set(found.scores) == set(found.reference) == set(METHODS) == set(expected)
     for name, scores in expected.items():
         np.testing.assert_allclose(found.scores[name], scores, rtol=1e-10, atol=1e-14)
     np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
@@ -36,7 +36,9 @@ def test_what_is_usual_is_measured_outside_the_field():
     found = study(Block(TRAIN), Block(TEST), seed=4)
     assert found.field.n_samples_seen_ == 160
     order = np.random.default_rng(4).permutation(200)
-    np.testing.assert_array_equal(found.usual["qipf"], found.field.uncertainty(TRAIN[order[:40]]))
+    np.testing.assert_array_equal(
+        found.reference["qipf"], found.field.uncertainty(TRAIN[order[:40]])
+    )
     again = QIPF(random_state=4).fit(TRAIN[order[40:]])
     np.testing.assert_array_equal(found.scores["qipf"], again.uncertainty(TEST))
 
@@ -45,30 +47,30 @@ def test_without_labels_the_threshold_says_what_is_unusual():
     found = study(Block(TRAIN), Block(TEST))
     limit = found.threshold
     assert found.wrong is None
-    assert not found.detectable
-    assert limit.value == np.quantile(found.usual["qipf"], 0.95)
+    assert not found.metrics
+    assert limit.value == np.quantile(found.reference["qipf"], 0.95)
     assert (limit.chosen_on, limit.checked_on, limit.errors, limit.risk) == (40, 80, None, None)
     assert limit.kept == int((found.scores["qipf"] <= limit.value).sum())
 
 
 def test_without_errors_a_rule_is_certified_all_the_same():
     wrong = np.zeros(800, bool)
-    trial = certified_trial(np.arange(800.0), wrong)
-    assert trial.rule.max_risk == 0.01  # no error tells what would be reasonable
-    assert trial.rule.certified
-    assert trial.rule.accepted == 400
-    assert not study(Block(TRAIN), Block(TEST, TEST.argmax(1))).detectable
+    found = certified_evaluation(np.arange(800.0), wrong)
+    assert found.rule.max_risk == 0.01  # no error tells what would be reasonable
+    assert found.rule.certified
+    assert found.rule.accepted == 400
+    assert not study(Block(TRAIN), Block(TEST, TEST.argmax(1))).metrics
 
 
 def test_the_threshold_is_the_certified_rule_of_one_half():
     wrong = np.arange(4000) >= 3000
-    trial = certified_trial(np.arange(4000.0), wrong, target=0.05, seed=2)
-    held_out, other = halves(4000, 2)
-    assert trial.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05)
-    assert 3000 <= trial.rule.threshold < 3160
-    accepted = other <= trial.rule.threshold
-    assert (trial.count, trial.accepted) == (2000, accepted.sum())
-    assert trial.errors == wrong[other][accepted].sum()
+    found = certified_evaluation(np.arange(4000.0), wrong, target=0.05, seed=2)
+    held_out, other = random_halves(4000, 2)
+    assert found.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05)
+    assert 3000 <= found.rule.threshold < 3160
+    accepted = other <= found.rule.threshold
+    assert (found.count, found.accepted) == (2000, accepted.sum())
+    assert found.errors == wrong[other][accepted].sum()
 
 
 @settings(max_examples=30, deadline=None)
@@ -76,25 +78,25 @@ def test_the_threshold_is_the_certified_rule_of_one_half():
 def test_the_limit_is_never_chosen_by_the_half_that_certifies_it(count, seed):
     random = np.random.default_rng(seed)
     scores, wrong = random.random(count), random.random(count) < 0.4
-    held_out, other = halves(count, seed)
-    limit = certified_trial(scores, wrong, seed=seed).rule.max_risk
+    held_out, other = random_halves(count, seed)
+    limit = certified_evaluation(scores, wrong, seed=seed).rule.max_risk
     assert limit == (wrong[other].mean() / 2 or 0.01)
     flipped = wrong.copy()
     flipped[held_out] = ~flipped[held_out]
-    assert certified_trial(scores, flipped, seed=seed).rule.max_risk == limit
+    assert certified_evaluation(scores, flipped, seed=seed).rule.max_risk == limit
 
 
 def test_the_study_tells_the_rules_threshold_or_none():
     found = study(Block(TRAIN), Block(TEST, LABELS), 0.9)
-    rule = found.trial.rule
-    assert rule == certified_trial(found.scores["qipf"], found.wrong, 0.9).rule
+    rule = found.evaluation.rule
+    assert rule == certified_evaluation(found.scores["qipf"], found.wrong, 0.9).rule
     assert found.threshold == Threshold(
-        rule.threshold, 0.9, 40, 40, found.trial.accepted, found.trial.errors
+        rule.threshold, 0.9, 40, 40, found.evaluation.accepted, found.evaluation.errors
     )
-    assert found.threshold.risk[0] == found.trial.risk
+    assert found.threshold.risk[0] == found.evaluation.risk
     assert study(Block(TRAIN), Block(TEST, LABELS), 0.001).threshold is None
     single = study(Block(TRAIN), Block(TEST[:1], LABELS[:1]))  # nothing to halve
-    assert single.trial is None
+    assert single.evaluation is None
     assert single.threshold.errors is None
 
 
@@ -104,24 +106,24 @@ def test_a_threshold_that_fails_on_the_other_half_says_so():
     assert Threshold(1.0, 0.1, 200, 200, kept=0, errors=0).risk is None
 
 
-def test_wilsons_interval():
-    from scipy.stats import binomtest
-
-    for errors, count in [(0, 10), (3, 40), (40, 40), (500, 1000)]:
-        expected = binomtest(errors, count).proportion_ci(0.95, "wilson")
-        share, low, high = wilson(errors, count)
-        assert (share, low, high) == pytest.approx((errors / count, *expected), abs=1e-6)
+@pytest.mark.parametrize(("errors", "kept"), [(0, 10), (3, 40), (40, 40), (500, 1000)])
+def test_the_error_rate_has_wilsons_interval(errors, kept):
+    z, share = 1.959964, errors / kept
+    middle = share + z * z / (2 * kept)
+    reach = z * (share * (1 - share) / kept + z * z / (4 * kept * kept)) ** 0.5
+    low, high = ((middle + sign * reach) / (1 + z * z / kept) for sign in (-1, 1))
+    risk = Threshold(1.0, 0.1, 9, 9, kept, errors).risk
+    assert risk == pytest.approx((share, low, high), abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "target", "message"),
+    ("train", "test", "target", "phrase"),
     [
-        (TRAIN, TEST[:, :4], None, "Training rows have 10 logits, test rows 4. Both must come"),
-        (TRAIN[:19], TEST, None, "There are 19 training rows; at least 20 are needed."),
-        (TRAIN, TEST, 1.0, "The error rate to keep to must lie between 0 and 1; got 1."),
+        (TRAIN, TEST[:, :4], None, "Training rows have 10 logits, test rows 4"),
+        (TRAIN[:19], TEST, None, "at least 20 are needed"),
+        (TRAIN, TEST, 1.0, "between 0 and 1"),
     ],
 )
-def test_refusals(train, test, target, message):
-    with pytest.raises(QIPFInputError) as refused:
+def test_unusable_inputs_raise(train, test, target, phrase):
+    with pytest.raises(QIPFInputError, match=phrase):
         study(Block(train), Block(test), target)
-    assert str(refused.value).startswith(message)

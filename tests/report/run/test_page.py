@@ -8,21 +8,17 @@ import pytest
 
 from qipf import QIPFError
 from qipf.bench.results import read_results
-from qipf.report.run.origin import commands_of
-from qipf.report.run.page import in_words, run_page, write_run_report
-from qipf.report.run.run import Run
-from qipf.report.run.sections import overall
+from qipf.report.run.page import run_page, write_run_report
+from qipf.report.run.results import Run
+from qipf.report.run.sections import commands_of
 from qipf.report.tables import summarise
+from tests.report.own.test_page import plain
 from tests.report.test_page import Outline, addresses
 
 
 @pytest.fixture(scope="module")
 def page(tiny_run):
     return run_page(Run(tiny_run))
-
-
-def plain(html):
-    return re.sub(r"\s+", " ", re.sub(r"<script.*?</script>|<[^>]*>", " ", html, flags=re.DOTALL))
 
 
 def test_the_page_is_complete_and_small(page):
@@ -38,15 +34,14 @@ def test_the_page_is_complete_and_small(page):
 
 def test_the_summary_counts_wins(tiny_run, page):
     table = summarise(read_results(tiny_run), ["roc_auc"], "all").tables[0]
-    assert table.contests == 4
-    most = max(table.wins.values())
-    winners = [name for name, wins in table.wins.items() if wins == most]
+    wins, winners = table.contests.wins, table.contests.leaders
+    assert len(table.contests) == 4
     text = plain(page)
-    assert f"{in_words(winners)} {'is' if len(winners) == 1 else 'are'} best most often" in text
-    assert f"in {most} of 4 contests" in text
-    means = overall(table)
+    assert f"{winners[-1]} {'is' if len(winners) == 1 else 'are'} best most often" in text
+    assert f"in {wins[winners[0]]} of 4 comparisons" in text
+    means = table.means()
     place = sorted(means.values(), reverse=True).index(means["qipf"]) + 1
-    assert f"qipf is best in {table.wins['qipf']} of 4." in text
+    assert f"qipf is best in {wins['qipf']} of 4." in text
     assert f"mean ROC-AUC is {means['qipf']:.3f}, place {place} of 5" in text
 
 
@@ -68,7 +63,7 @@ def test_severity_curves_hold_the_recorded_values(tiny_run, page):
     assert len(views) == 2 * 2 * 5
 
 
-def test_how_it_was_made(tiny_run, page):
+def test_the_origin_of_the_results(tiny_run, page):
     text = plain(page)
     assert "qipf.bench.runner.run(tiny, " in text
     assert "qipf report runs/tiny -o report.html" in text
@@ -102,8 +97,8 @@ def test_half_a_run_has_a_page_too(tiny_run, tmp_path):
         assert text.count("The run kept no uncertainties") == 4
     (tmp_path / "results.jsonl").write_text(lines[0])
     text = plain(run_page(Run(tmp_path)))
-    assert "Nothing competes here yet" in text
-    assert "Only clean images were judged" in text
+    assert "There is no comparison yet" in text
+    assert "Only clean images were classified" in text
 
 
 def test_the_report_is_written_and_refusals_leave_nothing(tiny_run, tmp_path):

@@ -24,7 +24,7 @@ page.marker = (look, x, y, size = 4) => {
 // A short piece of the line with its marker, for legends.
 page.swatch = (look, bare) =>
   `<svg class="swatch" width="34" height="12" aria-hidden="true" style="${page.colors(look)}">` +
-  `<path class="line" d="M1 6H33" stroke-width="${look.width}" stroke-dasharray="${look.dash}"/>` +
+  `<path class="line" d="M1 6H33" stroke-width="${look.width}" stroke-dasharray="${look.dash.join(" ")}"/>` +
   `${bare ? "" : page.marker(look, 17, 6, 3.6)}</svg>`;
 
 page.frame = (view, width) => {
@@ -82,7 +82,7 @@ page.line = (series, look, frame, markers) => {
     pen = true;
     if (markers && !series.fixed) marks += page.marker(look, px, py, look.width > 2 ? 4.4 : 3.6);
   });
-  return `<path class="line" d="${path}" stroke-width="${look.width}" stroke-dasharray="${look.dash}"/>${marks}`;
+  return `<path class="line" d="${path}" stroke-width="${look.width}" stroke-dasharray="${look.dash.join(" ")}"/>${marks}`;
 };
 
 page.bars = (series, look, frame) => {
@@ -91,7 +91,7 @@ page.bars = (series, look, frame) => {
   series.y.forEach((value, i) => {
     path += `V${frame.y(value).toFixed(1)}H${frame.x(series.x[i + 1]).toFixed(1)}`;
   });
-  return `<path class="area" d="${path}V${base}Z" stroke-width="${look.width}" stroke-dasharray="${look.dash}"/>`;
+  return `<path class="area" d="${path}V${base}Z" stroke-width="${look.width}" stroke-dasharray="${look.dash.join(" ")}"/>`;
 };
 
 // Lines across the chart with words at their heads, left out where they would run into another.

@@ -13,14 +13,14 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 from qipf.errors import QIPFError
 from qipf.metrics.error_detection import pr_auc, roc_auc
 from qipf.report.charts import histogram_chart
-from qipf.report.figures.drawing import DPI, drawing
-from qipf.report.figures.severity import draw_bars, line_style, shared_legend
-from qipf.report.run.run import Run, Scores, level_text
+from qipf.report.figures.drawing import DPI, draw_bars, drawing, line_style, shared_legend
+from qipf.report.run.levels import condition_text
+from qipf.report.run.results import Run, Scores
 from qipf.report.style import CHANCE, RIGHT, WRONG, look_of
 
 COLUMNS = 4
 
-#: Curves of thousands of points carry a marker at every such part of the picture's diagonal.
+#: Distance between markers of a curve, as a share of the diagonal of the axes.
 MARK_EVERY = 0.12
 
 
@@ -35,16 +35,16 @@ def draw_detection(
     seed: int | None = None,
     dpi: int = DPI,
 ) -> dict[str, Any]:
-    """Draw, for each method, uncertainty of right and wrong predictions; then ROC and PR curves.
+    """Draw the uncertainty of right and wrong predictions by method, and ROC and PR curves.
 
-    Without `methods`: the paper's, or all of the run if it has none of these. The error rate and
-    the areas under the curves are returned.
+    Without `methods`: the paper's, or all of the run if it has none of these. Returns the error
+    rate and the areas under the curves.
     """
     run = Run(folder)
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)
-    names = run.chosen_methods(methods or run.paper_methods)
-    scores, wrong = _kept(run, chosen, corruption, level, names, seed)
+    names = run.select_methods(methods or "paper")
+    scores, wrong = _scores(run, chosen, corruption, level, names, seed)
     cells = len(names) + 2
     columns = min(COLUMNS, cells)
     rows = -(-cells // columns)
@@ -60,9 +60,8 @@ def draw_detection(
         for unused in places[cells:]:
             unused.axis("off")
         figure = places[0].figure
-        where = level_text(corruption, level)
-        title = where if where == "clean" else f"{corruption}, {where}"
-        figure.suptitle(f"{chosen}, {title}: {wrong.mean():.1%} wrong", fontsize=11)
+        title = f"{chosen}, {condition_text(corruption, level)}: {wrong.mean():.1%} wrong"
+        figure.suptitle(title, fontsize=11)
         shared_legend(figure, places[len(names)], columns=4)
     return {
         "error_rate": float(wrong.mean()),
@@ -71,7 +70,7 @@ def draw_detection(
     }
 
 
-def _kept(
+def _scores(
     run: Run,
     network: str,
     corruption: str,
@@ -90,7 +89,7 @@ def _kept(
         kind = "wrong" if wrong.all() else "right"
         raise QIPFError(
             f"All predictions of {network} under {corruption} {level:g} are {kind}: there is "
-            "nothing to tell apart. Choose another level."
+            "nothing to detect. Choose another level."
         )
     return {name: scores[name] for name in methods}, wrong
 

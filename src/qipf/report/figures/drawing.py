@@ -1,4 +1,4 @@
-"""One look for all figures: legible in print, safe for the colour-blind, written whole or not."""
+"""Common style of all figures: legible in print and for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from qipf.errors import QIPFError
 from qipf.io.atomic import atomic_write, checked_output
+from qipf.report.style import MARKERS, Look
 
 #: File kinds a figure can be written as.
 KINDS = (".png", ".pdf", ".svg")
@@ -30,7 +31,7 @@ STYLE = {
 
 
 def graded(share: float) -> Any:
-    """A colour for a place in an ordered family, dark to light, told apart without hue."""
+    """A colour for a position in an ordered family, from dark to light."""
     return _matplotlib().colormaps["viridis"](0.92 * share)
 
 
@@ -38,7 +39,7 @@ def graded(share: float) -> Any:
 def drawing(
     path: Path, *, width: float, height: float, dpi: int = DPI, **grid: Any
 ) -> Iterator[Any]:
-    """Axes to draw on (a list of rows); on leaving, the figure is written to `path` in one step.
+    """Axes to draw on (a list of rows); on exit the figure is written to `path` atomically.
 
     `width` and `height` are in inches, of `dpi` dots each in a PNG.
     """
@@ -52,6 +53,33 @@ def drawing(
         yield figure.subplots(rows, columns, squeeze=False, **grid)
         with atomic_write(path) as file:
             figure.savefig(file, dpi=dpi, format=path.suffix[1:].lower())
+
+
+def line_style(look: Look, markers: bool = True) -> dict[str, Any]:
+    """Keyword arguments of matplotlib's `plot` for a look."""
+    dash: Any = (0, look.dash) if look.dash else "-"
+    style: dict[str, Any] = {"color": look.color, "linestyle": dash, "linewidth": look.width}
+    if markers:
+        face = "white" if look.hollow else look.color
+        style |= {"marker": MARKERS[look.marker], "markersize": 4.5, "markerfacecolor": face}
+    return style
+
+
+def draw_bars(axis: Any, heights: Any, edges: Any, look: Look, label: str) -> None:
+    """Draw a histogram; dashed looks are hatched, so that overlapping ones can be distinguished."""
+    axis.stairs(
+        heights, edges, fill=True, alpha=0.35, facecolor=look.color, edgecolor=look.color,
+        hatch="////" if look.dash else "", linewidth=0, label=label,
+    )  # fmt: skip
+    axis.stairs(heights, edges, color=look.color, linewidth=1.1)
+
+
+def shared_legend(figure: Any, axis: Any, columns: int = 6) -> None:
+    """Draw one legend for all parts of a figure, below them."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=8
+    )
 
 
 def _matplotlib() -> Any:

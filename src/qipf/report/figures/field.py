@@ -1,9 +1,8 @@
 r"""The field of a model's predictions: the paper's Figure 3 (a), for any run.
 
-Logits have as many dimensions as there are classes; a picture has one to spare. So the logits are
-projected on the first principal axis of the field's centres, :math:`t = (x - \bar c) \cdot u`,
-and what is drawn is the field of these numbers: a one-dimensional `QIPF` with Silverman's width
-over the projected centres.
+The logits are projected on the first principal axis of the field's centres,
+:math:`t = (x - \bar c) \cdot u`, because a figure has room for one dimension. The field that is
+drawn is a one-dimensional `QIPF` with Silverman's bandwidth over the projected centres.
 """
 
 from __future__ import annotations
@@ -14,77 +13,52 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import checked_output
-from qipf.report.figures.drawing import DPI, KINDS, drawing, graded
-from qipf.report.figures.severity import draw_bars
-from qipf.report.run.run import Run, level_text
+from qipf.report.figures.drawing import DPI, KINDS, draw_bars, drawing, graded
+from qipf.report.run.levels import condition_text
+from qipf.report.run.results import Run
 from qipf.report.run.trained import TrainedNetwork
 from qipf.report.style import RIGHT, WRONG
 
-#: Rounds off the poles of the modes, as in the field of the sine wave.
+#: Softening of the poles of the modes, as for the sine wave.
 SOFTENING = 0.1
 
 PLACES = 801
 
-#: Modes are told apart by shade and by dash.
+#: Modes differ in shade and dash.
 DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)))
 
 
 @dataclass(frozen=True)
-class Projection:
-    """The first principal axis of some points, and its share of their variance."""
-
-    mean: NDArray  # (d,)
-    axis: NDArray  # (d,) of length 1
-    share: float
-
-    def __call__(self, logits: NDArray) -> NDArray:  # (n, d) -> (n,)
-        """Where points lie along the axis."""
-        return (np.asarray(logits, np.float64) - self.mean) @ self.axis
-
-
-def principal_axis(points: NDArray) -> Projection:  # (n, d)
-    """The direction along which points vary most; its largest component is positive.
-
-    >>> axis = principal_axis(np.array([[0.0, 0.0], [3.0, 0.0], [6.0, 0.0]]))
-    >>> axis.axis.tolist(), axis.share
-    ([1.0, 0.0], 1.0)
-    """
-    points = np.asarray(points, np.float64)
-    mean = points.mean(0)
-    _, lengths, axes = np.linalg.svd(points - mean, full_matrices=False)
-    first = axes[0] * np.sign(axes[0][np.abs(axes[0]).argmax()])  # SVD leaves the sign open
-    return Projection(mean, first, float(lengths[0] ** 2 / (lengths**2).sum()))
-
-
-@dataclass(frozen=True)
 class ProjectedField:
-    """What the figure shows."""
+    """The field along the first principal axis, and the test predictions there."""
 
-    projection: Projection
+    projection: PCA
     orders: tuple[int, ...]
     places: NDArray  # (P,)
     density: NDArray  # (P,) the IPF, as share of its maximum
     modes: NDArray  # (P, len(orders)) each as share of its maximum
-    uncertainty: NDArray  # (P,) the modes' mean, as share of its maximum
+    uncertainty: NDArray  # (P,) mean of the modes, as share of its maximum
     right: NDArray  # (n_right,) places of right test predictions
     wrong: NDArray  # (n_wrong,)
 
 
 def projected_field(trained: TrainedNetwork, corruption: str, level: float) -> ProjectedField:
-    """The field of the training predictions along their first axis, and where test ones fall."""
-    projection = principal_axis(trained.field.centers_)
-    centers = projection(trained.field.centers_)
+    """The field of the training predictions along their first axis, with the test predictions."""
+    points = np.asarray(trained.field.centers_, np.float64)
+    projection = PCA(1, svd_solver="full").fit(points)  # its largest component is positive
+    centers = projection.transform(points)
     orders = tuple(trained.field.orders)
-    line = QIPF(orders=orders, bandwidth="silverman", softening=SOFTENING).fit(centers[:, None])
-    said = trained.predict(corruption, level)
-    tested = projection(said.logits)
-    wrong = said.predicted != trained.labels
-    ends = np.quantile(np.r_[centers, tested], [0.001, 0.999])
-    air = 0.08 * (ends[1] - ends[0])
-    places = np.linspace(ends[0] - air, ends[1] + air, PLACES)
+    line = QIPF(orders=orders, bandwidth="silverman", softening=SOFTENING).fit(centers)
+    predictions = trained.predict(corruption, level)
+    tested = projection.transform(np.asarray(predictions.logits, np.float64))[:, 0]
+    wrong = predictions.predicted != trained.labels
+    low, high = np.quantile(np.r_[centers[:, 0], tested], [0.001, 0.999])
+    margin = 0.08 * (high - low)
+    places = np.linspace(low - margin, high + margin, PLACES)
     density = np.exp(line.log_density(places[:, None]))
     modes = line.modes(places[:, None])
     return ProjectedField(
@@ -110,9 +84,9 @@ def draw_field(
     seed: int | None = None,
     dpi: int = DPI,
 ) -> ProjectedField:
-    """Draw the field of the training predictions, where test predictions fall, and the modes.
+    """Draw the field of the training predictions, the test predictions, and the modes.
 
-    What was drawn is returned.
+    Returns what was drawn.
     """
     checked_output(path, KINDS)  # before the work, not after
     run = Run(folder)
@@ -123,14 +97,14 @@ def draw_field(
         _draw_density(axes[0][0], field)
         _draw_modes(axes[1][0], field)
         figure = axes[0][0].figure
-        where = level_text(corruption, level)
-        title = where if where == "clean" else f"{corruption}, {where}"
-        figure.suptitle(f"{chosen}, {title}: the field of its predictions", fontsize=11)
+        condition = condition_text(corruption, level)
+        figure.suptitle(f"{chosen}, {condition}: the field of its predictions", fontsize=11)
+        variance = field.projection.explained_variance_ratio_[0]
         figure.supxlabel(
             "Logits are projected on the first principal axis of the training logits "
-            f"({field.projection.share:.0%} of their variance);\ndashed: density (IPF) of the "
+            f"({variance:.0%} of their variance);\ndashed: density (IPF) of the "
             "training predictions there. Field and modes are those of the projected\n"
-            f"numbers, Silverman's width, softening {SOFTENING:g}; curves and histograms are "
+            f"numbers, Silverman's bandwidth, softening {SOFTENING:g}; curves and histograms are "
             "scaled to a maximum of 1.",
             fontsize=7,
         )

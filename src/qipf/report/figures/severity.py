@@ -8,32 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qipf.errors import QIPFInputError, QIPFWarning
-from qipf.report.figures.drawing import DPI, drawing
-from qipf.report.run.run import Run, chance, unequal_seeds, unit_of
-from qipf.report.style import CHANCE, MARKERS, Look, look_of
-from qipf.report.table_formats import TITLES
-from qipf.report.tables import PAPER_METRICS
-
-
-def line_style(look: Look, markers: bool = True) -> dict[str, Any]:
-    """A look in matplotlib's words."""
-    dash: Any = (0, look.dash) if look.dash else "-"
-    style: dict[str, Any] = {"color": look.color, "linestyle": dash, "linewidth": look.width}
-    if markers:
-        face = "white" if look.hollow else look.color
-        style |= {"marker": MARKERS[look.marker], "markersize": 4.5, "markerfacecolor": face}
-    return style
-
-
-def draw_bars(axis: Any, heights: Any, edges: Any, look: Look, label: str) -> None:
-    """A histogram that is told from another over it by colour and by hatching."""
-    hatch = "////" if look.dash else ""
-    axis.stairs(
-        heights, edges, fill=True, alpha=0.35, facecolor=look.color, edgecolor=look.color,
-        hatch=hatch, linewidth=0, label=label,
-    )  # fmt: skip
-    axis.stairs(heights, edges, color=look.color, linewidth=1.1)
+from qipf.report.charts import Chart
+from qipf.report.figures.drawing import DPI, drawing, line_style, shared_legend
+from qipf.report.run.charts import severity_chart
+from qipf.report.run.results import Run, unequal_seeds
+from qipf.report.style import look_of
+from qipf.report.tables import PAPER_METRICS, TITLES
 
 
 def draw_severity(
@@ -46,18 +29,18 @@ def draw_severity(
     metrics: Sequence[str] = PAPER_METRICS,
     dpi: int = DPI,
 ) -> list[dict[str, Any]]:
-    """Draw metrics against severity, a row for each corruption (all of them if none is named).
+    """Draw metrics against severity, one row for each corruption (all if none is named).
 
     Without `methods`: the paper's, or all of the run if it has none of these. The clean images
-    stand at no severity; the dotted line is what chance would give; several seeds are averaged.
-    The curves that were drawn are returned, None where a metric is not defined.
+    are at the level where the corruption changes nothing; the dotted line is the result of chance;
+    several seeds are averaged. Returns the curves, with None where a metric is not defined.
     """
     run = Run(*([folders] if isinstance(folders, (str, Path)) else folders))
     chosen = run.network(network)
     named = [run.corruption(chosen, name) for name in corruptions] or run.corruptions(chosen)
     if not named:
-        raise QIPFInputError(f"{chosen} was tried on clean images only: there is no severity.")
-    shown = run.chosen_methods(methods or run.paper_methods)
+        raise QIPFInputError(f"{chosen} was evaluated on clean images only: there is no severity.")
+    shown = run.select_methods(methods or "paper")
     own = [r for r in run.records if r["network"] == chosen and r["corruption"] in named]
     if lacking := [name for name in unequal_seeds(own) if name in shown]:
         warnings.warn(
@@ -78,7 +61,19 @@ def draw_severity(
     ) as axes:
         for row, corruption in zip(axes, named, strict=True):
             for axis, metric in zip(row, metrics, strict=True):
-                curves += _draw_curves(axis, run, chosen, corruption, metric, shown)
+                chart = severity_chart(run, chosen, corruption, metric, shown)
+                _draw(axis, chart)
+                curves += [
+                    {
+                        "corruption": corruption,
+                        "metric": metric,
+                        "method": series.name,
+                        "levels": series.x,
+                        "values": [None if math.isnan(y) else y for y in np.asarray(series.y)],
+                    }
+                    for series in chart.series
+                    if not series.fixed
+                ]
         for axis, metric in zip(axes[0], metrics, strict=True):
             axis.set_title(TITLES[metric])
         figure = axes[0][0].figure
@@ -88,36 +83,13 @@ def draw_severity(
     return curves
 
 
-def _draw_curves(
-    axis: Any, run: Run, network: str, corruption: str, metric: str, methods: Sequence[str]
-) -> list[dict[str, Any]]:
-    drawn = []
-    errors = run.error_rate(network, corruption)
-    guessed = chance(metric, errors.values)
-    axis.plot(errors.levels, guessed, label="chance", **line_style(CHANCE, markers=False))
-    for method in methods:
-        curve = run.curve(network, corruption, method, metric)
-        if curve is not None:
-            emphasis = 3 if method == "qipf" else 2
-            style = line_style(look_of(method))
-            axis.plot(curve.levels, curve.values, label=method, zorder=emphasis, **style)
-            values = [None if math.isnan(value) else value for value in curve.values]
-            drawn.append(
-                {"corruption": corruption, "metric": metric, "method": method,
-                 "levels": curve.levels, "values": values}
-            )  # fmt: skip
-    unit = unit_of(corruption)
-    if unit == "factor":  # half and double are equally far from 1
+def _draw(axis: Any, chart: Chart) -> None:
+    for series in sorted(chart.series, key=lambda series: not series.fixed):  # chance first
+        style = line_style(series.look or look_of(series.name), markers=not series.fixed)
+        order = 3 if series.name == "qipf" else 2
+        axis.plot(series.x, series.y, label=series.name, zorder=order, **style)
+    if chart.x.log and chart.x.ticks:
         axis.set_xscale("log")
-        axis.set_xticks(errors.levels, [f"{level:g}" for level in errors.levels], fontsize=7)
+        axis.set_xticks(chart.x.ticks, [f"{level:g}" for level in chart.x.ticks], fontsize=7)
         axis.minorticks_off()
-    axis.set_xlabel(f"{corruption} ({unit})" if unit else corruption)
-    return drawn
-
-
-def shared_legend(figure: Any, axis: Any, columns: int = 6) -> None:
-    """One legend for all parts of a figure, below them."""
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=8
-    )
+    axis.set_xlabel(chart.x.label)

@@ -56,7 +56,7 @@ def sine_field(bandwidth: float, places: int = 801) -> SineField:
 
 
 def draw_sine(path: Path, dpi: int = DPI) -> None:
-    """Draw the three fields side by side into one picture (PNG, PDF or SVG by the name)."""
+    """Draw the three fields side by side (PNG, PDF or SVG by the file's name)."""
     with drawing(
         path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row", dpi=dpi
     ) as axes:

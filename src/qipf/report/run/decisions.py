@@ -1,14 +1,14 @@
-"""What `qipf` would have decided, had it been in charge: from the scores that a run kept.
+"""Decisions made from the scores of a run: accept rules, shift alarms, accuracy estimates.
 
-One half of the clean test predictions, drawn with a seed, plays the held-out set: it sets the
-thresholds, calibrates the monitor and the accuracy estimates. What they are tried on, clean or
-spoilt, are images of the other half.
+A random half of the clean test predictions is the held-out set: it calibrates the accept rules,
+the monitor and the accuracy estimators. They are evaluated on images of the other half, clean and
+corrupted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,99 +20,95 @@ from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.rule import AcceptRule
-from qipf.errors import QIPFError
 from qipf.monitor.monitor import ShiftMonitor
-from qipf.report.run.run import IDENTITY, Run, unit_of
+from qipf.report.run.results import Run
 
-#: Error rates among accepted predictions that a rule is asked to keep to.
+#: Limits on the error rate among accepted predictions.
 RISKS = (0.01, 0.05, 0.1)
 
 #: Scores whose accuracy estimates are compared.
 ESTIMATED = ("qipf", "softmax")
 
-#: A test set smaller than this is not halved.
-FEWEST = 20
-
-#: The longest clean beginning of a stream, and the most predictions it spends on one level.
+#: Largest number of clean predictions at the start of a stream, and of predictions per level.
 CLEAN_LENGTH, LEVEL_LENGTH = 1000, 100
 
-#: Places of a stream at which the evidence is noted.
-LOOKS = 200
+#: Points of a timeline.
+TIMELINE_POINTS = 200
 
 Indices = NDArray[np.int64]
 
 
-class Halves(NamedTuple):
-    """Which predictions decide, and which they are tried on."""
+class Split(NamedTuple):
+    """Rows that calibrate, and rows for evaluation."""
 
     held_out: Indices
     other: Indices
 
 
-def halves(count: int, seed: int = 0) -> Halves:
-    """Two random halves of so many predictions.
+def random_halves(count: int, seed: int = 0) -> Split:
+    """Two random halves of so many rows.
 
-    >>> sorted(np.concatenate(halves(5)).tolist())
+    >>> sorted(np.concatenate(random_halves(5)).tolist())
     [0, 1, 2, 3, 4]
     """
     order = np.random.default_rng(seed).permutation(count)
-    return Halves(order[: count // 2], order[count // 2 :])
+    return Split(order[: count // 2], order[count // 2 :])
 
 
 @dataclass(frozen=True)
-class Trial:
-    """An accept rule, and what it does with predictions that it was not made from."""
+class RuleEvaluation:
+    """An accept rule, and its results on predictions that it was not made from."""
 
     rule: AcceptRule
     count: int
     accepted: int
-    errors: int
+    errors: int  # among the accepted
 
     @property
     def coverage(self) -> float:
-        """The share that is accepted."""
+        """Share of accepted predictions."""
         return self.accepted / self.count
 
     @property
     def risk(self) -> float:
-        """The error rate among these; NaN where none is accepted."""
+        """Error rate among accepted predictions; NaN if there are none."""
         return self.errors / self.accepted if self.accepted else math.nan
 
 
-def tried(rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike) -> Trial:
-    """What a rule does with predictions whose errors are known."""
+def evaluate_rule(rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike) -> RuleEvaluation:
+    """Apply a rule to predictions whose errors are known."""
     accept = rule(np.asarray(uncertainty))
     errors = np.asarray(wrong).astype(bool) & accept
-    return Trial(rule, len(accept), int(accept.sum()), int(errors.sum()))
+    return RuleEvaluation(rule, len(accept), int(accept.sum()), int(errors.sum()))
 
 
-def halved_trial(
+def split_evaluation(
     uncertainty: NDArray,  # (n,)
     wrong: NDArray,  # (n,)
     max_risk: float,
     seed: int = 0,
-) -> Trial:
-    """A rule from one half of the predictions, tried on the other.
+) -> RuleEvaluation:
+    """Make a rule from one half of the predictions and evaluate it on the other half.
 
-    >>> sure = np.linspace(0, 1, 1000)
-    >>> halved_trial(sure, sure > 0.9, 0.05).errors
+    >>> scores = np.linspace(0, 1, 1000)
+    >>> split_evaluation(scores, scores > 0.9, 0.05).errors
     12
     """
-    held_out, other = halves(len(wrong), seed)
+    held_out, other = random_halves(len(wrong), seed)
     rule = accept_rule(uncertainty[held_out], wrong[held_out], max_risk)
-    return tried(rule, uncertainty[other], wrong[other])
+    return evaluate_rule(rule, uncertainty[other], wrong[other])
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A monitor's evidence along a stream that starts clean and is then spoilt more and more."""
+    """A monitor's evidence along a stream that starts clean and is then corrupted."""
 
     seen: list[int]
-    evidence: list[float]  # log10 of the money won, after so many predictions
-    starts: list[tuple[int, float]]  # how many predictions came before each level
+    evidence: list[float]  # log10 of the test martingale after so many predictions
+    starts: list[tuple[int, float]]  # predictions before each level, and the level
     alpha: float
     alarm_at: int | None
-    since: int | None
+    change_point: int | None
 
     @property
     def clean(self) -> int:
@@ -121,102 +117,102 @@ class Timeline:
 
     @property
     def delay(self) -> int | None:
-        """Spoilt predictions until the alarm; none or less where it came before them."""
+        """Corrupted predictions until the alarm; zero or negative for a false alarm."""
         return None if self.alarm_at is None else self.alarm_at - self.clean
 
     @property
+    def false_alarm(self) -> bool:
+        """Whether the alarm came before the first corrupted prediction."""
+        return self.delay is not None and self.delay <= 0
+
+    @property
     def alarm_level(self) -> float | None:
-        """The level that was running when the alarm came."""
-        if self.delay is None or self.delay <= 0:
+        """The level at which the alarm came."""
+        if self.alarm_at is None or self.false_alarm:
             return None
-        assert self.alarm_at is not None
         return [level for before, level in self.starts if before < self.alarm_at][-1]
 
+    @property
+    def outcome(self) -> str:
+        """The alarm in words."""
+        if self.delay is None:
+            return "no alarm"
+        if self.false_alarm:
+            return f"false alarm at prediction {self.alarm_at:,}"
+        return f"alarm after {self.delay:,} corrupted prediction{'s' * (self.delay > 1)}"
 
-def timeline(
+
+def monitor_stream(
     clean: NDArray,  # (n,)
-    spoilt: Mapping[float, NDArray],  # level -> (n,), in the order they come
+    corrupted: Mapping[float, NDArray],  # level -> (n,), in the order of the stream
     alpha: float = 0.01,
     seed: int = 0,
 ) -> Timeline:
-    """Watch a stream in which no image comes twice, nor was in the held-out half.
+    """Monitor a stream in which every image occurs once and none is in the held-out half.
 
-    Half of the other images (1,000 at most) come clean; the rest is dealt out to the levels, 100
-    at most to each. Where there are fewer images than levels the last levels are left out.
+    Half of the other images (at most 1,000) come clean; the rest is divided among the levels, at
+    most 100 each. With fewer images than levels the last levels are left out.
     """
-    held_out, other = halves(len(clean), seed)
+    held_out, other = random_halves(len(clean), seed)
     length = min(CLEAN_LENGTH, len(other) // 2)
-    each = min(LEVEL_LENGTH, max(1, (len(other) - length) // len(spoilt)))
+    each = min(LEVEL_LENGTH, max(1, (len(other) - length) // len(corrupted)))
     pieces = [clean[other[:length]]]
     starts: list[tuple[int, float]] = []
-    for start, level in zip(range(length, len(other), each), spoilt, strict=False):
+    for start, level in zip(range(length, len(other), each), corrupted, strict=False):
         starts.append((start, level))
-        pieces.append(spoilt[level][other[start : start + each]])
+        pieces.append(corrupted[level][other[start : start + each]])
     stream = np.concatenate(pieces)
     monitor = ShiftMonitor(Calibration(clean[held_out]), alpha=alpha, random_state=seed)
     seen, evidence = [0], [0.0]
-    for part in np.array_split(stream, min(LOOKS, len(stream))):
+    for part in np.array_split(stream, min(TIMELINE_POINTS, len(stream))):
         verdict = monitor.update(part)
         seen.append(verdict.seen)
         evidence.append(verdict.log_evidence / math.log(10))
-    said = monitor.verdict()
-    return Timeline(seen, evidence, starts, alpha, said.alarm_at, said.change_point)
-
-
-def by_severity(corruption: str, levels: Iterable[float]) -> list[float]:
-    """Levels from the mildest to the strongest; half and double are equally strong.
-
-    >>> by_severity("zoom", [0.4, 0.5, 0.8, 1.25, 2.5])
-    [0.8, 1.25, 0.5, 0.4, 2.5]
-    """
-    if unit_of(corruption) == "factor":
-        away = {level: abs(math.log(level)) if level > 0 else math.inf for level in levels}
-        return sorted(away, key=lambda level: (round(away[level], 9), level))
-    unmoved = IDENTITY.get(unit_of(corruption), 0.0)
-    return sorted(levels, key=lambda level: (abs(level - unmoved), level))
+    verdict = monitor.verdict()
+    return Timeline(seen, evidence, starts, alpha, verdict.alarm_at, verdict.change_point)
 
 
 @dataclass(frozen=True)
-class Guess:
-    """The accuracy at one level: the true one, and what each score makes of it."""
+class AccuracyComparison:
+    """The true accuracy at one level, and the estimate from each score."""
 
     corruption: str
     level: float
     truth: float
-    assumed: float  # of the clean held-out half: what one believes who does not look
-    told: dict[str, AccuracyEstimate]
+    clean_accuracy: float  # of the held-out half: the estimate that ignores the shift
+    estimates: dict[str, AccuracyEstimate]
+
+    def accuracy(self, name: str) -> float:
+        """The estimate from a score; NaN if there is none."""
+        return self.estimates[name].accuracy if name in self.estimates else math.nan
+
+    def error(self, name: str | None) -> float:
+        """Absolute error of the estimate from a score, or of the clean accuracy for None."""
+        return abs((self.clean_accuracy if name is None else self.accuracy(name)) - self.truth)
 
 
-def guesses(
+def accuracy_comparisons(
     run: Run,
     network: str,
     method: str = "threshold",
     names: Sequence[str] = ESTIMATED,
     seed: int | None = None,
-) -> Iterator[Guess]:
-    """Estimated and true accuracy, clean and at every level, on images of the other half."""
+) -> Iterator[AccuracyComparison]:
+    """Estimated and true accuracy on the other half, clean and at every level."""
     scores, wrong = run.scores(network, CLEAN, seed)[CLEAN_LEVEL]
-    held_out, other = halves(len(wrong))
+    held_out, other = random_halves(len(wrong))
     estimators = {
         name: AccuracyEstimator(scores[name][held_out], wrong[held_out], method)
         for name in names
         if name in scores
     }
-    assumed = 1 - float(wrong[held_out].mean())
+    clean_accuracy = 1 - float(wrong[held_out].mean())
     for corruption in (CLEAN, *run.corruptions(network)):
-        for level, (spoilt, errors) in _kept(run, network, corruption, seed).items():
-            told = {
-                name: estimator.estimate(spoilt[name][other])
+        for level, (values, errors) in run.kept_scores(network, corruption, seed).items():
+            estimates = {
+                name: estimator.estimate(values[name][other])
                 for name, estimator in estimators.items()
-                if name in spoilt
+                if name in values
             }
-            yield Guess(corruption, level, 1 - float(errors[other].mean()), assumed, told)
-
-
-def _kept(
-    run: Run, network: str, corruption: str, seed: int | None
-) -> dict[float, tuple[dict[str, NDArray], NDArray]]:
-    try:
-        return run.scores(network, corruption, seed)
-    except QIPFError:
-        return {}  # not measured yet
+            truth = 1 - float(errors[other].mean())
+            yield AccuracyComparison(corruption, level, truth, clean_accuracy, estimates)

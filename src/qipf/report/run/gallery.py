@@ -1,23 +1,25 @@
-"""Sample images under rising corruption: what the network says, and how far it is to be trusted."""
+"""Sample images at rising levels of corruption, with predictions and uncertainties."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
+from scipy.stats import percentileofscore
 
 from qipf.bench.corruptions import CORRUPTIONS
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFError
 from qipf.progress import progress
-from qipf.report.charts import embedded
-from qipf.report.page import paragraph
-from qipf.report.run.run import IDENTITY, Run, Scores, level_text, of_one_seed, unit_of
+from qipf.report.page import render
+from qipf.report.run.levels import identity_of, level_text
+from qipf.report.run.results import Run
 from qipf.report.run.trained import Predictions, TrainedNetwork, checkpoint_of
 
 #: Sample images, at most.
@@ -26,53 +28,43 @@ IMAGES = 12
 Step = tuple[str, float]  # a corruption (or CLEAN) and its level
 
 
-def gallery_html(run: Run, data: Path | str | None = None) -> str:
-    """The gallery of all networks of a run; those that cannot be shown are told with the reason."""
+def gallery_html(run: Run, data: Path | str | None = None) -> Markup:
+    """The gallery of all networks of a run, and why networks are left out of it."""
     networks: dict[str, Any] = {}
     sprites: dict[str, list[str]] = {}
-    notes: list[str] = []
+    left_out: dict[str, str] = {}
     for name in progress(run.networks, "gallery"):
-        trained = _opened(run, name, data)
-        if isinstance(trained, TrainedNetwork):
-            networks[name] = _network(run, trained, name, sprites)
-        else:
-            notes.append(paragraph(f"Left out for {name}: {trained}", style="note"))
-    if not networks:
-        return "".join(notes)
-    intro = paragraph(
-        "The first test image of each class. Turn the corruption up and watch the answers: "
-        "percentiles tell how many of the clean test predictions the method trusts more than "
-        "this one (100 = all of them). Choose an image for the details." + of_one_seed(run)
+        # reasons name no paths, because pages are sent to others
+        if not checkpoint_of(run, name).is_file():
+            left_out[name] = "the trained network is not in the run's folder."
+            continue
+        try:
+            trained = TrainedNetwork(run, name, data)
+        except QIPFError:
+            left_out[name] = "its test images were not found (--data names their folder)."
+            continue
+        networks[name] = _network(run, trained, name, sprites)
+    return render(
+        "run.html",
+        "gallery",
+        data={"networks": networks, "sprites": sprites} if networks else None,
+        left_out=left_out,
+        seed_note=run.seed_note,
     )
-    content = embedded({"networks": networks, "sprites": sprites})
-    return f'{intro}<div class="gallery" data-gallery>{content}</div>{"".join(notes)}'
-
-
-def _opened(run: Run, network: str, data: Path | str | None) -> TrainedNetwork | str:
-    """The network; or why it cannot be shown, without paths, because pages are mailed."""
-    if not checkpoint_of(run, network).is_file():
-        return "the trained network is not in the run's folder."
-    try:
-        return TrainedNetwork(run, network, data)
-    except QIPFError:
-        return (
-            "its test images were not found where this page was made (--data names their folder)."
-        )
 
 
 def _network(
     run: Run, trained: TrainedNetwork, name: str, sprites: dict[str, list[str]]
 ) -> dict[str, Any]:
     rows = first_of_each_class(trained.labels)
-    clean = run.clean_scores(name)
     shown = {}
     for corruption in run.corruptions(name):
         if corruption not in CORRUPTIONS:
-            continue  # the user's own, not registered here
+            continue  # a user's own corruption that is not registered here
         steps = steps_of(run, name, corruption)
         said = [trained.predict(*step, rows) for step in steps]
         key = f"{trained.dataset.name} {corruption} {[level for _, level in steps]}"
-        if key not in sprites:  # networks on the same data share their pictures
+        if key not in sprites:  # networks on the same data share their images
             sprites[key] = [
                 strip([each.images[i].numpy() for each in said]) for i in range(len(rows))
             ]
@@ -81,7 +73,7 @@ def _network(
             "start": steps.index((CLEAN, CLEAN_LEVEL)),
             "sprites": key,
             "predicted": [[int(each.predicted[i]) for each in said] for i in range(len(rows))],
-            "percentiles": _percentiles(run, name, corruption, steps, rows, clean),
+            "percentiles": _percentiles(run, name, corruption, steps, rows),
             "modes": _modes(trained, said),
         }
     return {
@@ -102,67 +94,50 @@ def first_of_each_class(labels: NDArray) -> NDArray:
 
 
 def steps_of(run: Run, network: str, corruption: str) -> list[Step]:
-    """The levels in rising order, with the clean images where the corruption does nothing."""
-    unmoved = IDENTITY.get(unit_of(corruption), -np.inf)
-    steps: list[tuple[float, Step]] = [(unmoved, (CLEAN, CLEAN_LEVEL))]
+    """Levels in ascending order, with the clean images where the corruption changes nothing."""
+    identity = identity_of(corruption)
+    place = -np.inf if identity is None else identity
+    steps: list[tuple[float, Step]] = [(place, (CLEAN, CLEAN_LEVEL))]
     steps += [(level, (corruption, level)) for level in run.levels(network, corruption)]
     return [step for _, step in sorted(steps, key=lambda pair: pair[0])]
 
 
 def _percentiles(
-    run: Run,
-    network: str,
-    corruption: str,
-    steps: Sequence[Step],
-    rows: NDArray,
-    clean: Scores | None,
+    run: Run, network: str, corruption: str, steps: Sequence[Step], rows: NDArray
 ) -> dict[str, list[list[int | None]]]:
-    """By method, image and level; none where there is nothing to compare with."""
-    if clean is None:
+    """Percentiles among the clean scores (ties count half), by method, image and level.
+
+    None where no score was kept.
+    """
+    clean = run.clean_scores(network)
+    kept = run.kept_scores(network, corruption)
+    if clean is None or not kept:
         return {}
-    try:
-        kept = run.scores(network, corruption)
-    except QIPFError:
-        return {}
-    known: dict[Step, Mapping[str, NDArray]] = {(CLEAN, CLEAN_LEVEL): clean}
+    known = {(CLEAN, CLEAN_LEVEL): clean[0]}
     known |= {(corruption, level): scores for level, (scores, _) in kept.items()}
     table: dict[str, list[list[int | None]]] = {}
-    for method in run.methods:
-        if method not in clean:
-            continue
-        columns = [_ranks(known.get(step, {}).get(method), rows, clean[method]) for step in steps]
+    for method in (name for name in run.methods if name in clean[0]):
+        columns: list[Any] = [[None] * len(rows)] * len(steps)
+        for place, step in enumerate(steps):
+            if method in known.get(step, {}):
+                values = percentileofscore(clean[0][method], known[step][method][rows], "mean")
+                columns[place] = [round(value) for value in values]
         table[method] = [list(image) for image in zip(*columns, strict=True)]
     return table
 
 
-def _ranks(scores: NDArray | None, rows: NDArray, clean: NDArray) -> list[int | None]:
-    if scores is None:
-        return [None] * len(rows)
-    return [percentile(float(scores[row]), clean) for row in rows]
-
-
-def percentile(value: float, reference: NDArray) -> int:
-    """How many of a hundred of the reference lie below a value, ties counting half.
-
-    >>> percentile(2.0, np.array([1.0, 2.0, 3.0, 4.0]))
-    38
-    """
-    below, equal = np.mean(reference < value), np.mean(reference == value)
-    return round(100 * float(below + equal / 2))
-
-
 def _modes(trained: TrainedNetwork, said: Sequence[Predictions]) -> list[list[list[float]]]:
-    """By image and level: the field's modes, in the order of its orders."""
+    """The modes of the field, by image and level."""
     if not trained.has_field:
         return []
-    # all at once: a call of the field costs more than the few rows of a level
+    # one call for all levels: the cost of a call exceeds that of its few rows
     together = trained.field.modes(np.concatenate([each.logits for each in said]))
     modes = together.reshape(len(said), -1, together.shape[1]).swapaxes(0, 1)
     return [[[float(f"{v:.3g}") for v in step] for step in image] for image in modes]
 
 
 def strip(images: Sequence[NDArray]) -> str:
-    """Images (C, H, W) in [0, 1] side by side, as the address of a PNG that is its own content."""
+    """Images (C, H, W) in [0, 1] side by side, as the data URL of a PNG."""
     from PIL import Image
 
     joined = np.concatenate([np.rint(255 * image).astype(np.uint8) for image in images], axis=2)

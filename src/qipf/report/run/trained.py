@@ -1,4 +1,4 @@
-"""A run's network as it was trained, with its field and its data: for pictures of predictions."""
+"""A trained network of a run with its field and its data, for figures of single predictions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from qipf.bench.scoring import Contender, Setting
 from qipf.bench.suites import CLEAN, BenchNetwork, Suite
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.report.run.run import Run
+from qipf.report.run.results import Run
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a network says of some test images at one level."""
+    """Predictions of a network for test images at one level."""
 
     images: Tensor  # (n, C, H, W) in [0, 1]
     logits: NDArray  # (n, classes)
@@ -33,13 +33,13 @@ class Predictions:
 
 
 def checkpoint_of(run: Run, network: str, seed: int | None = None) -> Path:
-    """Where a run keeps a trained network."""
+    """The path of a trained network of a run."""
     chosen = run.seed(network, seed)
     return run.folder_of(network, chosen) / "networks" / f"seed{chosen}" / network / "network.pt"
 
 
 class TrainedNetwork:
-    """A network of a run, read from its checkpoint; it is never trained here."""
+    """A network of a run, read from its checkpoint."""
 
     def __init__(
         self, run: Run, network: str, data: Path | str | None = None, seed: int | None = None
@@ -52,25 +52,12 @@ class TrainedNetwork:
                 f"{home} does not hold the trained {network} ({checkpoint.name} is missing). "
                 "Use the folder in which the run was made."
             )
-        self.has_field = False
-        suite = self._suite(run, network, chosen)
+        suite = _suite(run, network, chosen)
+        self.has_field = "qipf" in suite.options
         folder = None if data is None else Path(data)
         self.dataset: Dataset = load(suite.networks[0].dataset, folder, download=False)
         setting = Setting(suite, home, "cpu", folder, keep_scores=False)
         self._contender = Contender(setting, network, self.dataset)
-
-    def _suite(self, run: Run, network: str, seed: int) -> Suite:
-        """As much of the suite as the results tell of it."""
-        own = [r for r in run.records if (r["network"], r["seed"]) == (network, seed)]
-        made = own[0]["parameters"]
-        options = [r["parameters"]["options"] for r in own if r["method"] == "qipf"]
-        self.has_field = bool(options)
-        return Suite(
-            "reported",
-            (BenchNetwork(network, own[0]["dataset"], made["network"], made["recipe"]),),
-            options={"qipf": options[0]} if options else {},
-            seed=seed,
-        )
 
     @cached_property
     def field(self) -> QIPF:
@@ -86,7 +73,7 @@ class TrainedNetwork:
         return self.dataset.test_labels.numpy()
 
     def predict(self, corruption: str, level: float, rows: NDArray | None = None) -> Predictions:
-        """The network's answers on test images (those of `rows`, or all) at one level."""
+        """Predictions for test images (those of `rows`, or all) at one level."""
         chosen = self.dataset.test_images
         if rows is not None:
             chosen = chosen[torch.from_numpy(np.asarray(rows, np.int64))]
@@ -95,3 +82,15 @@ class TrainedNetwork:
             images = corrupt(images, corruption, level)
         batch = Batch.of(self._contender.network, images)
         return Predictions(images, batch.logits.numpy(), batch.predicted.numpy())
+
+
+def _suite(run: Run, network: str, seed: int) -> Suite:
+    """The part of the suite that can be recovered from the results."""
+    own = [r for r in run.records if (r["network"], r["seed"]) == (network, seed)]
+    made = own[0]["parameters"]
+    return Suite(
+        "reported",
+        (BenchNetwork(network, own[0]["dataset"], made["network"], made["recipe"]),),
+        options={r["method"]: r["parameters"]["options"] for r in own if r["method"] == "qipf"},
+        seed=seed,
+    )

@@ -1,4 +1,4 @@
-"""A run is read as it is, also half of one; names that it lacks are refused with near ones."""
+"""A run is read as it is, finished or not, of one seed or several."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from qipf import QIPFError
 from qipf.metrics.error_detection import evaluate
-from qipf.report.run.run import Run, chance, level_text
+from qipf.report.run.results import Run, chance
 
 
 def record(**changes):
@@ -76,57 +76,36 @@ def test_levels_measured_by_one_method_only_count_for_the_error_rate(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
+    ("ask", "phrase"),
     [
-        (
-            lambda run: run.network("tiny_mpl"),
-            "Unknown network of this run 'tiny_mpl'. Did you mean 'tiny_mlp'? "
-            "Known: short_mlp, tiny_mlp.",
-        ),
-        (
-            lambda run: run.network(None),
-            "The run has several networks (tiny_mlp, short_mlp). Name one: --network",
-        ),
-        (
-            lambda run: run.corruption("tiny_mlp", "rotaton"),
-            "Unknown corruption of tiny_mlp in this run 'rotaton'. Did you mean 'rotation'? "
-            "Known: rotation, zoom.",
-        ),
+        (lambda run: run.network("tiny_mpl"), "network of this run 'tiny_mpl'.*'tiny_mlp'"),
+        (lambda run: run.network(None), "several networks"),
+        (lambda run: run.corruption("tiny_mlp", "rotaton"), "'rotaton'. Did you mean 'rotation'"),
         (
             lambda run: run.level("tiny_mlp", "rotation", 31.0),
-            "rotation 31 was not measured on tiny_mlp. Did you mean 30? Known: 15, 30, 90.",
+            "level of rotation .*'31'.*15, 30, 90",
         ),
-        (
-            lambda run: run.chosen_methods(["qpif"]),
-            "Unknown method of this run 'qpif'. Did you mean 'qipf'? "
-            "Known: energy, entropy, mc_dropout, mc_dropout_entropy, qipf.",
-        ),
+        (lambda run: run.select_methods(["qpif"]), "'qpif'. Did you mean 'qipf'"),
     ],
 )
-def test_names_that_the_run_lacks_are_refused(tiny_run, ask, message):
-    with pytest.raises(QIPFError) as refused:
+def test_unknown_names_raise(tiny_run, ask, phrase):
+    with pytest.raises(QIPFError, match=phrase):
         ask(Run(tiny_run))
-    assert str(refused.value) == message
 
 
-def test_runs_without_results_are_refused(tmp_path):
+def test_runs_without_results_raise(tmp_path):
     (tmp_path / "results.jsonl").touch()
-    with pytest.raises(QIPFError) as refused:
+    with pytest.raises(QIPFError, match="There are no results in"):
         Run(tmp_path)
-    assert str(refused.value) == (
-        f"There are no results in {tmp_path} yet. Make them first: qipf bench run --out {tmp_path}"
-    )
 
 
-def test_clean_images_that_were_not_tried(tmp_path):
+def test_clean_images_that_were_not_evaluated(tmp_path):
     run = written(tmp_path, record())
     assert run.clean_scores("net") is None
-    with pytest.raises(QIPFError) as refused:
+    with pytest.raises(QIPFError, match="not evaluated on clean images"):
         run.corruption("net", "none")
-    assert str(refused.value) == "net was not tried on clean images in this run."
 
 
-def test_words_for_levels_and_chance():
-    assert level_text("unheard", 3.0) == "3"
+def test_chance():
     assert chance("aurc", [0.2]) == [0.2]
     assert chance("fpr95", [0.2]) == [0.95]

@@ -1,4 +1,4 @@
-"""A finished (or unfinished) run as figures and pages read it."""
+"""Results and scores of a benchmark run, finished or not, for figures and pages."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.bench.corruptions import CORRUPTIONS
-from qipf.bench.methods import METHODS
 from qipf.bench.results import Record, Task, read_results, task_of
 from qipf.bench.scores import WRONG, read_scores
-from qipf.bench.suites import CLEAN, CLEAN_LEVEL, PAPER_METHODS
-from qipf.errors import QIPFInputError, unknown_name
-
-#: The level at which a corruption of this unit leaves the images as they are.
-IDENTITY = {"degrees": 0.0, "factor": 1.0}
+from qipf.bench.suites import CLEAN, CLEAN_LEVEL
+from qipf.errors import QIPFError, QIPFInputError, unknown_name
+from qipf.report.run.levels import identity_of
+from qipf.report.tables import select_methods
 
 Scores = dict[str, NDArray]  # method -> (n,)
+ScoresByLevel = dict[float, tuple[Scores, NDArray]]  # level -> scores, and which are wrong (n,)
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,12 @@ class Run:
 
     @cached_property
     def methods(self) -> list[str]:
-        """Names of the methods: the paper's first, then the others."""
-        measured = {str(record["method"]) for record in self.records}
-        order = [*PAPER_METHODS, *(m for m in METHODS if m not in PAPER_METHODS)]
-        return [m for m in order if m in measured] + sorted(measured - set(order))
+        """Names of the methods, the paper's first."""
+        return self.select_methods("all")
 
-    @property
-    def paper_methods(self) -> list[str]:
-        """Those of the run's methods that the paper compares."""
-        return [name for name in self.methods if name in PAPER_METHODS]
+    def select_methods(self, wanted: str | Sequence[str] = "paper") -> list[str]:
+        """The paper's methods, all of them, or those named (see `tables.select_methods`)."""
+        return select_methods((str(record["method"]) for record in self.records), wanted)
 
     @cached_property
     def seeds(self) -> list[int]:
@@ -72,27 +67,27 @@ class Run:
         return sorted({int(record["seed"]) for record in self.records})
 
     def seed(self, network: str, wanted: int | None = None) -> int:
-        """The seed whose pictures are shown: the one wanted, or the lowest of the network."""
+        """The seed of single predictions: the one wanted, or the network's lowest."""
         if wanted is not None:
             return wanted
         return min(seed for name, seed in self._folders if name == network)
 
     def folder_of(self, network: str, seed: int) -> Path:
-        """Where the trained network and the scores of a seed are."""
+        """The folder with the trained network and the scores of a seed."""
         return self._folders.get((network, seed), self.folder)
 
     def corruptions(self, network: str) -> list[str]:
-        """What a network was tried under, the clean images aside."""
+        """Corruptions of a network, without the clean images."""
         own = [r["corruption"] for r in self.records if r["network"] == network]
         return [name for name in dict.fromkeys(own) if name != CLEAN]
 
     def levels(self, network: str, corruption: str) -> list[float]:
-        """The levels of a corruption that were measured, rising."""
-        chosen = self._of(network, corruption)
+        """Measured levels of a corruption, ascending."""
+        chosen = self._records(network, corruption)
         return sorted({float(record["level"]) for record in chosen})
 
     def network(self, name: str | None) -> str:
-        """A network of this run: the only one where none is named."""
+        """The network of this name, or the only one if the name is None."""
         if name is None and len(self.networks) == 1:
             return self.networks[0]
         if name is None:
@@ -104,66 +99,50 @@ class Run:
         return name
 
     def corruption(self, network: str, name: str) -> str:
-        """A corruption that the network was tried under."""
+        """The corruption of this name, if the network was evaluated under it."""
         known = self.corruptions(network)
         if name not in known and name != CLEAN:
             raise unknown_name(f"corruption of {network} in this run", name, known)
-        if not self._of(network, name):
-            raise QIPFInputError(f"{network} was not tried on clean images in this run.")
+        if not self._records(network, name):
+            raise QIPFInputError(f"{network} was not evaluated on clean images in this run.")
         return name
 
     def level(self, network: str, corruption: str, level: float) -> float:
-        """A level that was measured."""
+        """The level, if it was measured."""
         known = self.levels(network, corruption)
         if level not in known:
-            listed = ", ".join(f"{each:g}" for each in known)
-            nearest = min(known, key=lambda each: abs(each - level))
-            raise QIPFInputError(
-                f"{corruption} {level:g} was not measured on {network}. "
-                f"Did you mean {nearest:g}? Known: {listed}."
-            )
+            name = f"level of {corruption} on {network}"
+            raise unknown_name(name, f"{level:g}", [f"{each:g}" for each in known])
         return level
 
-    def chosen_methods(self, names: Sequence[str] | None) -> list[str]:
-        """These methods of the run, or all."""
-        for name in names or ():
-            if name not in self.methods:
-                raise unknown_name("method of this run", name, self.methods)
-        return list(dict.fromkeys(names)) if names else self.methods
-
     def curve(self, network: str, corruption: str, method: str, metric: str) -> Curve | None:
-        """A metric over severity; the clean images stand at no severity.
+        """A metric over severity, with the clean images where the corruption changes nothing.
 
-        A point is the mean over the seeds for which the metric is defined. None where the method
-        was not measured.
+        A point is the mean over the seeds for which the metric is defined. None if the method was
+        not measured.
         """
         values: dict[float, list[float]] = {}
-        unmoved = IDENTITY.get(unit_of(corruption))
-        for record in self._of(network, corruption, *([] if unmoved is None else [CLEAN])):
+        identity = identity_of(corruption)
+        for record in self._records(network, corruption, *([] if identity is None else [CLEAN])):
             if record["method"] == method:
                 clean = record["corruption"] == CLEAN
-                level = unmoved if clean and unmoved is not None else float(record["level"])
+                level = float(record["level"]) if identity is None or not clean else identity
                 known = values.setdefault(level, [])
                 if record.get(metric) is not None:
                     known.append(float(record[metric]))
         if not values:
             return None
-        levels = sorted(values)
-        return Curve(
-            tuple(levels),
-            tuple(fmean(values[level]) if values[level] else np.nan for level in levels),
-        )
+        levels = tuple(sorted(values))
+        return Curve(levels, tuple(fmean(values[k]) if values[k] else np.nan for k in levels))
 
     def error_rate(self, network: str, corruption: str) -> Curve:
-        """The share of wrong predictions over severity; the same for every method."""
+        """Error rate of the network over severity; it is the same for every method."""
         curves = (self.curve(network, corruption, m, "accuracy") for m in self.methods)
         fullest = max((c for c in curves if c is not None), key=lambda c: len(c.levels))
         return Curve(fullest.levels, tuple(1 - value for value in fullest.values))
 
-    def scores(
-        self, network: str, corruption: str, seed: int | None = None
-    ) -> dict[float, tuple[Scores, NDArray]]:
-        """By level: every method's uncertainties, and which predictions were wrong, of one seed."""
+    def scores(self, network: str, corruption: str, seed: int | None = None) -> ScoresByLevel:
+        """Uncertainties of every method, and which predictions are wrong, of one seed."""
         chosen = self.seed(network, seed)
         read = read_scores(self.folder_of(network, chosen), network, corruption, chosen)
         return {
@@ -171,21 +150,32 @@ class Run:
             for level, arrays in read.items()
         }
 
-    def clean_scores(self, network: str, seed: int | None = None) -> Scores | None:
-        """Uncertainties on the clean test images, where they were kept."""
+    def kept_scores(self, network: str, corruption: str, seed: int | None = None) -> ScoresByLevel:
+        """The scores, or nothing where none were measured or kept."""
         try:
-            return self.scores(network, CLEAN, seed)[CLEAN_LEVEL][0]
-        except (QIPFInputError, KeyError):
-            return None
+            return self.scores(network, corruption, seed)
+        except QIPFError:
+            return {}
 
-    def _of(self, network: str, *corruptions: str) -> list[Record]:
+    def clean_scores(self, network: str, seed: int | None = None) -> tuple[Scores, NDArray] | None:
+        """Scores of the clean test images, if they were kept."""
+        return self.kept_scores(network, CLEAN, seed).get(CLEAN_LEVEL)
+
+    @property
+    def seed_note(self) -> str:
+        """A sentence for sections that show one of several seeds."""
+        if len(self.seeds) == 1:
+            return ""
+        return f"Of the {len(self.seeds)} seeds, the lowest of each network is shown."
+
+    def _records(self, network: str, *corruptions: str) -> list[Record]:
         return [
             r for r in self.records if r["network"] == network and r["corruption"] in corruptions
         ]
 
 
 def unequal_seeds(records: Iterable[Record]) -> list[str]:
-    """Methods that lack seeds which others of the same network and corruption have."""
+    """Methods with fewer seeds than others of the same network and corruption."""
     seeds: dict[tuple[str, str], dict[str, set[int]]] = {}
     for record in records:
         place = seeds.setdefault((record["network"], record["corruption"]), {})
@@ -199,32 +189,8 @@ def unequal_seeds(records: Iterable[Record]) -> list[str]:
     return list(lacking)
 
 
-def of_one_seed(run: Run) -> str:
-    """What is added where single predictions are shown although several seeds were run."""
-    if len(run.seeds) == 1:
-        return ""
-    return f" Of the {len(run.seeds)} seeds, each network's lowest is shown."
-
-
-def unit_of(corruption: str) -> str:
-    """What a corruption's level is counted in; nothing for one that is not registered here."""
-    return CORRUPTIONS[corruption].unit if corruption in CORRUPTIONS else ""
-
-
-def level_text(corruption: str, level: float) -> str:
-    """A level as it is read.
-
-    >>> level_text("rotation", 30.0), level_text("zoom", 0.5), level_text("none", 0.0)
-    ('30 degrees', 'factor 0.5', 'clean')
-    """
-    if corruption == CLEAN:
-        return "clean"
-    unit = unit_of(corruption)
-    return f"factor {level:g}" if unit == "factor" else f"{level:g} {unit}".strip()
-
-
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
-    """What an uncertainty that knows nothing would get, at these error rates.
+    """The metric of a random score at these error rates.
 
     >>> chance("roc_auc", [0.1, 0.3]), chance("pr_auc", [0.1, 0.3])
     ([0.5, 0.5], [0.1, 0.3])
@@ -238,7 +204,7 @@ def _folder(given: Path | str) -> Path:
 
 
 def _check_parts(parts: Mapping[Path | str, Sequence[Record]]) -> None:
-    """Every folder has results, and no task two of them."""
+    """Check that every folder has results and that no task has two."""
     origin: dict[Task, Path | str] = {}
     for folder, part in parts.items():
         if not part:
