@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qipf import QIPF
 from qipf.field import engines
+from qipf.field.engines.attention import AttentionEngine
 from qipf.field.potential import curvature
 
 Values = Tensor | np.ndarray  # as the peer gives them, where it gives them
@@ -41,13 +42,13 @@ def ours(engine: str) -> Maker:
 
 def bare_attention(centers: Tensor, bandwidth: float) -> Evaluate:
     """One call of PyTorch's fused attention on our arrays: the floor under our engine."""
-    prepared = engines.create("attention", centers, bandwidth)
+    engine = AttentionEngine(centers, bandwidth)
     dtype = torch.float32
-    origin, (packed,) = prepared.origin, tuple(prepared._packed(dtype))  # type: ignore[attr-defined]
+    origin, (packed,) = engine.origin, engine.packed_blocks(dtype)
 
     def evaluate(queries: Tensor) -> Answer:
         scaled = ((queries - origin.to(dtype)) / bandwidth).to(dtype)
-        averages = prepared.average(scaled, packed)  # type: ignore[attr-defined]
+        averages = engine.average(scaled, packed)
         return averages.logsumexp - scaled.square().sum(1) / 2, None
 
     return evaluate

@@ -35,8 +35,8 @@ def test_silverman_of_weighted_centres_equals_that_of_repeated_ones():
     assert weighted == pytest.approx(silverman(repeated), rel=1e-12)
 
 
-def test_silverman_refuses_rows_that_are_all_alike():
-    with pytest.raises(QIPFInputError, match="all alike, so Silverman's bandwidth is zero"):
+def test_silverman_raises_if_all_rows_are_equal():
+    with pytest.raises(QIPFInputError, match="Silverman's bandwidth is zero"):
         silverman(torch.ones(5, 2))
 
 
@@ -58,36 +58,10 @@ def test_likelihood_finds_the_width_that_a_direct_search_finds():
         assert choice.scores[factor] - shift == pytest.approx(direct[factor], rel=1e-6)
 
 
-def searched(centers, held_out, wanted, width):
-    """The ROC-AUC of every factor, by a field of its own."""
-    fields = {
-        factor: QIPF(bandwidth=factor * width, engine="reference").fit(centers)
-        for factor in FACTORS
-    }
-    return {
-        factor: roc_auc_score(wanted, field.uncertainty(held_out).numpy())
-        for factor, field in fields.items()
-    }
-
-
-def test_error_detection_finds_the_width_that_a_direct_search_finds():
+def test_ties_of_detection_are_broken_by_likelihood():
     rows = make_logits(600, dimension=2).double()
     centers, held_out = rows[:400], rows[400:]
-    noise = torch.randn(200, generator=torch.Generator().manual_seed(0)).numpy()
-    wrong = np.abs(held_out.numpy()).sum(1) + 3 * noise > 14
-    width = silverman(centers)
-    nearness = nearness_to_error(wrong)
-    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
-    direct = searched(centers, held_out, wrong, width)
-    assert choice.criterion == "error detection"
-    assert choice.factor == max(direct, key=direct.get)
-    assert choice.scores == pytest.approx(direct, abs=1e-9)
-
-
-def test_equal_detection_is_decided_by_likelihood():
-    rows = make_logits(600, dimension=2).double()
-    centers, held_out = rows[:400], rows[400:]
-    wrong = np.repeat([False, True], [200, 10])  # so far out that every width finds them
+    wrong = np.repeat([False, True], [200, 10])  # so far away that every width detects them
     held_out = torch.cat([held_out, torch.full((10, 2), 1e4, dtype=torch.float64)])
     width = silverman(centers)
     nearness = nearness_to_error(wrong)
@@ -98,7 +72,7 @@ def test_equal_detection_is_decided_by_likelihood():
 
 
 @pytest.mark.parametrize("errors", [0, 1, 9, 191, 200])
-def test_with_too_few_of_either_kind_the_likelihood_decides(errors):
+def test_with_too_few_of_either_kind_the_likelihood_is_used(errors):
     nearness = nearness_to_error(np.arange(200) < errors)
     rows = make_logits(600)
     arguments = {"width": silverman(rows[:400]), **OPTIONS}
@@ -122,8 +96,8 @@ def test_a_factor_costs_one_field_evaluation(monkeypatch):
 # ---------------------------------------------------------------------- errors and near errors
 
 
-def leads_of(logits):
-    """What each prediction leads the next best by."""
+def margins_of(logits):
+    """Difference between the two largest logits."""
     ordered = np.sort(np.asarray(logits, np.float64), 1)
     return ordered[:, -1] - ordered[:, -2]
 
@@ -154,7 +128,7 @@ NEARNESSES = st.lists(
     others=st.integers(0, 400),
     seed=st.integers(0, 99),
 )
-def test_what_is_to_be_detected_is_what_the_rule_says(some, errors, others, seed):
+def test_what_is_to_be_detected_follows_the_rule(some, errors, others, seed):
     random = np.random.default_rng(seed)
     nearness = np.concatenate([some, np.full(errors, INF), -200 * random.random(others) - 1])
     random.shuffle(nearness)
@@ -190,44 +164,25 @@ def test_what_is_to_be_detected_is_what_the_rule_says(some, errors, others, seed
         (5, 0, None, "likelihood"),
     ],
 )
-def test_errors_are_filled_up_to_exactly_so_many(rows, errors, expected, criterion):
+def test_near_errors_are_added_up_to_a_fixed_number(rows, errors, expected, criterion):
     nearness = -np.random.default_rng(0).permutation(rows) / 7
     nearness[:errors] = INF
-    wanted, told = to_detect(nearness)
-    assert told == criterion
+    wanted, found = to_detect(nearness)
+    assert found == criterion
     assert (None if wanted is None else wanted.sum()) == expected
     if wanted is not None:
         assert nearness[wanted].min() > nearness[~wanted].max()
 
 
-def test_equally_near_predictions_are_taken_together_or_not_at_all():
-    nearness = np.repeat([-1.0, -2.0, -3.0], [20, 20, 960])
-    assert set(nearness[to_detect(nearness)[0]]) == {-1.0}
-    # all equally near: nothing is near, and errors, if there are ten, stand alone
-    nearness = np.full(1000, -1.0)
-    assert to_detect(nearness) == (None, "likelihood")
-    nearness[:12] = INF
-    wanted, criterion = to_detect(nearness)
-    assert (np.flatnonzero(wanted).tolist(), criterion) == ([*range(12)], "error detection")
-
-
-def test_flags_alone_tell_of_no_near_errors():
-    flags = np.arange(1000) < 12
-    wanted, criterion = to_detect(nearness_to_error(flags))
-    np.testing.assert_array_equal(wanted, flags)
-    assert criterion == "error detection"
-    assert to_detect(nearness_to_error(np.arange(1000) < 9)) == (None, "likelihood")
-
-
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64]
 )
-def test_nearness_is_minus_the_lead_in_every_number_format(dtype):
+def test_nearness_is_minus_the_margin_in_every_dtype(dtype):
     logits = (8 * make_logits(300)).to(dtype)
     wrong = np.arange(300) % 5 == 0
     found = nearness_to_error(wrong, logits)
     assert found.dtype == np.float64
-    expected = np.where(wrong, INF, -leads_of(logits.double()))
+    expected = np.where(wrong, INF, -margins_of(logits.double()))
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(nearness_to_error(wrong), np.where(wrong, INF, -INF))
 
@@ -235,7 +190,7 @@ def test_nearness_is_minus_the_lead_in_every_number_format(dtype):
 def test_nearness_in_the_extremes():
     tied = torch.tensor([[2.0, 2.0], [2.0, 2.0]])
     np.testing.assert_array_equal(nearness_to_error(np.array([True, False]), tied), [INF, 0.0])
-    alone = torch.tensor([[2.0], [3.0]])  # one logit leads none
+    alone = torch.tensor([[2.0], [3.0]])  # a single logit has no margin
     np.testing.assert_array_equal(nearness_to_error(np.array([False, True]), alone), [-INF, INF])
     huge = torch.tensor([[1e300, -1e300], [1.7e308, -1.7e308]], dtype=torch.float64)
     np.testing.assert_array_equal(nearness_to_error(np.array([False, False]), huge), [-2e300, -INF])
@@ -245,27 +200,34 @@ def test_nearness_in_the_extremes():
     np.testing.assert_array_equal(nearness_to_error(np.array([False]), asks), [-4.0])
 
 
-def test_near_errors_find_the_width_that_a_direct_search_finds():
+@pytest.mark.parametrize(
+    ("every", "criterion"), [(75, "errors and near errors"), (6, "error detection")]
+)
+def test_detection_finds_the_width_that_a_direct_search_finds(every, criterion):
     rows = make_logits(900).double()
     centers, held_out = rows[:600], rows[600:]
-    wrong = np.arange(300) % 75 == 0
+    wrong = np.arange(300) % every == 0
     nearness = nearness_to_error(wrong, held_out)
     width = silverman(centers)
     choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
-    first = sorted(range(300), key=lambda row: (not wrong[row], leads_of(held_out)[row]))[:30]
-    wanted = np.isin(np.arange(300), first)
-    direct = searched(centers, held_out, wanted, width)
-    assert choice.criterion == "errors and near errors"
+    order = sorted(range(300), key=lambda row: (not wrong[row], margins_of(held_out)[row]))
+    wanted = np.isin(np.arange(300), order[: max(30, wrong.sum())])
+    fields = {f: QIPF(bandwidth=f * width, engine="reference").fit(centers) for f in FACTORS}
+    direct = {
+        factor: roc_auc_score(wanted, field.uncertainty(held_out).numpy())
+        for factor, field in fields.items()
+    }
+    assert choice.criterion == criterion
     assert choice.factor == max(direct, key=direct.get)
     assert choice.scores == pytest.approx(direct, abs=1e-9)
-    # only the order of the nearness counts
-    for bent in (np.sinh(nearness / 50), 3 * nearness):
-        assert choose_factor(centers, held_out, bent, width=width, **OPTIONS) == choice
+    # only the order of the nearness matters
+    for monotone in (np.sinh(nearness / 50), 3 * nearness):
+        assert choose_factor(centers, held_out, monotone, width=width, **OPTIONS) == choice
 
 
-def test_with_errors_enough_the_near_ones_do_not_count():
+def test_with_enough_errors_near_errors_are_not_used():
     rows = make_logits(900)
-    wrong = leads_of(rows[600:]) + np.random.default_rng(0).normal(scale=5.0, size=300) < 0
+    wrong = margins_of(rows[600:]) + np.random.default_rng(0).normal(scale=5.0, size=300) < 0
     assert wrong.sum() >= 30
     arguments = {"width": silverman(rows[:600]), **OPTIONS}
     choices = [
@@ -277,7 +239,7 @@ def test_with_errors_enough_the_near_ones_do_not_count():
 
 
 def near_duplicates(count, seed):
-    """What a network that knows its data by heart gives: few places, some on the way elsewhere."""
+    """Logits of an overfitted network: few distinct points, some between two classes."""
     places = np.random.default_rng(99)
     start = places.integers(5, size=300)
     end = (start + places.integers(1, 5, size=300)) % 5
@@ -290,13 +252,13 @@ def near_duplicates(count, seed):
     )
 
 
-def test_near_errors_choose_the_width_that_finds_later_errors_where_likelihood_does_not():
+def test_near_errors_choose_a_width_that_detects_later_errors():
     train, later = near_duplicates(2000, seed=0), near_duplicates(2000, seed=10)
     by_nearness = QIPF().fit(train, train.argmax(1))  # not one error
     by_likelihood = QIPF().fit(train, wrong=np.zeros(2000, bool))
     assert by_nearness.bandwidth_criterion_ == "errors and near errors"
     assert by_likelihood.bandwidth_criterion_ == "likelihood"
-    erred = np.random.default_rng(3).random(2000) < np.exp(-leads_of(later)) / 2
+    erred = np.random.default_rng(3).random(2000) < np.exp(-margins_of(later)) / 2
 
     def found(field):
         return roc_auc_score(erred, field.uncertainty(later))

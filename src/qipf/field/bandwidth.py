@@ -103,22 +103,21 @@ def choose_factor(
     not, or fewer than ten are to be detected or not to be detected: the best mean log-likelihood,
     :math:`\log\rho - d\log\sigma`. Each factor takes one evaluation of the field.
     """
-    likelihoods: dict[float, float] = {}
-    detections: dict[float, float] = {}
+    scores: dict[float, tuple[float, float]] = {}  # ROC-AUC, mean log-likelihood
     wanted, criterion = (None, "likelihood") if nearness is None else to_detect(nearness)
     for factor in progress(factors, "choosing the bandwidth"):
         sigma = factor * width
         moments = field_of(engine, centers, sigma, log_weights, spread)(held_out)
         likelihood = moments.log_density.mean() - held_out.shape[1] * np.log(sigma)
-        likelihoods[factor] = float(likelihood)
+        detection = 0.0
         if wanted is not None:
             # ground energies shift all uncertainties equally, which does not change their ranks
             uncertainty = bare_modes(moments, sigma, orders, softening).mean(1)
-            detections[factor] = float(roc_auc_score(wanted, uncertainty.cpu().numpy()))
-    if wanted is not None:
-        best = max(factors, key=lambda factor: (detections[factor], likelihoods[factor]))
-        return Choice(best, criterion, detections)
-    return Choice(max(factors, key=likelihoods.__getitem__), criterion, likelihoods)
+            detection = float(roc_auc_score(wanted, uncertainty.cpu().numpy()))
+        scores[factor] = detection, float(likelihood)
+    best = max(factors, key=scores.__getitem__)
+    used = 1 if wanted is None else 0
+    return Choice(best, criterion, {factor: pair[used] for factor, pair in scores.items()})
 
 
 def nearness_to_error(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +12,6 @@ from qipf.field.engines.fused import Averages, FusedEngine
 
 #: `differentiable_averages` computes queries in this many blocks, each by one thread.
 BLOCKS = 8
-
-
-class Head(NamedTuple):
-    """A block of centres as the keys of one attention head; they are its values too."""
-
-    centers: Tensor  # (1, 1, N, width)  [k, bias, |k|², 0...]
-    blank: Tensor  # (1, width)  [0..., 1, 0, 0...], a query at the origin
 
 
 class AttentionEngine(FusedEngine):
@@ -33,26 +26,24 @@ class AttentionEngine(FusedEngine):
         """Float32 on every device, float64 on the CPU."""
         return dtype == torch.float32 or self.centers.device.type == "cpu"
 
-    def pack(self, keys: Tensor, bias: Tensor) -> Head:
-        """The keys of the head, and the template of a query."""
+    def pack(self, keys: Tensor, bias: Tensor) -> Tensor:
+        """Keys of the head, also its values: ``[k, bias, |k|², 0...]``, (1, 1, N, width)."""
         count, dimension = keys.shape
-        width = head_width(keys)
-        centers = keys.new_zeros(count, width)
+        centers = keys.new_zeros(count, head_width(keys))
         centers[:, :dimension] = keys
         centers[:, dimension] = bias
         centers[:, dimension + 1] = torch.linalg.vecdot(keys, keys)
-        blank = keys.new_zeros(1, width)
-        blank[0, dimension] = 1.0
-        return Head(centers[None, None], blank)
+        return centers[None, None]
 
-    def average(self, queries: Tensor, packed: Head) -> Averages:
+    def average(self, queries: Tensor, packed: Tensor) -> Averages:
         """One fused call over a block of queries and a block of centres."""
         count, dimension = queries.shape
         heads, rows = layout(queries)
-        asking = packed.blank.repeat(heads * rows, 1)
-        asking[:count, :dimension] = queries
-        centers = packed.centers.expand(heads, -1, -1, -1)
-        output, lse = _fused(asking.view(heads, 1, rows, -1), centers, centers)
+        padded = queries.new_zeros(heads * rows, packed.shape[-1])
+        padded[:count, :dimension] = queries
+        padded[:, dimension] = 1.0
+        centers = packed.expand(heads, -1, -1, -1)
+        output, lse = _fused(padded.view(heads, 1, rows, -1), centers, centers)
         output, lse = output.reshape(heads * rows, -1)[:count], lse.reshape(-1)[:count]
         return Averages(lse, output[:, :dimension], output[:, dimension + 1])
 

@@ -73,7 +73,7 @@ class FusedEngine(ReferenceEngine, ABC):
         # converts all that it sums to float64 first.
         sums: Any = sum(self.centers[part].sum(0, dtype=torch.float64) for part in self._blocks())
         self.origin: Tensor = sums / self.centers.shape[0]
-        self._packed: dict[torch.dtype, Any] = {}
+        self._packed: dict[torch.dtype, list[Any]] = {}
 
     @abstractmethod
     def pack(self, keys: Tensor, bias: Tensor) -> Any:
@@ -137,7 +137,7 @@ class FusedEngine(ReferenceEngine, ABC):
     def averages(self, q_i: Tensor) -> Averages:
         """Averages of scaled queries (Q, d) over all centres, joined as in an online softmax."""
         total: Averages | None = None
-        for packed in self._packed_blocks(q_i.dtype):
+        for packed in self.packed_blocks(q_i.dtype):
             lse, mean, square = (value.double() for value in self.average(q_i, packed))
             del packed  # before the next block is made
             if total is None:
@@ -155,15 +155,14 @@ class FusedEngine(ReferenceEngine, ABC):
         rows = CENTER_BYTES // (8 * max(self.centers.shape[1] + 5, 16))
         return blocks(self.centers.shape[0], max(1, rows))
 
-    def _packed_blocks(self, dtype: torch.dtype) -> Iterable[Any]:
+    def packed_blocks(self, dtype: torch.dtype) -> Iterable[Any]:
         """Packed blocks of centres: a single one is kept, several are made one at a time."""
-        if dtype in self._packed:
-            return (self._packed[dtype],)
-        parts = list(self._blocks())
-        if len(parts) > 1:
-            return (self._pack_rows(part, dtype) for part in parts)
-        self._packed[dtype] = self._pack_rows(parts[0], dtype)
-        return (self._packed[dtype],)
+        if dtype not in self._packed:
+            parts = list(self._blocks())
+            if len(parts) > 1:
+                return (self._pack_rows(part, dtype) for part in parts)
+            self._packed[dtype] = [self._pack_rows(parts[0], dtype)]
+        return self._packed[dtype]
 
     def _pack_rows(self, rows: slice, dtype: torch.dtype) -> Any:
         k_j = self._scaled(self.centers[rows])
@@ -172,10 +171,11 @@ class FusedEngine(ReferenceEngine, ABC):
 
     def _inexact(self, q_i: Tensor, moments: Moments, dtype: torch.dtype) -> Tensor | None:
         """Rows whose error in `dtype` may exceed the tolerance; None if the bound excludes all."""
-        reach = torch.linalg.vector_norm(q_i, dim=1) + self._farthest_center
-        loss = torch.finfo(dtype).eps * reach.square()
-        if float(loss.max()) <= TOLERANCE and math.isfinite(float(moments.m2.sum())):
+        norms, eps = torch.linalg.vector_norm(q_i, dim=1), torch.finfo(dtype).eps
+        largest = eps * (float(norms.max()) + self._farthest_center) ** 2
+        if largest <= TOLERANCE and math.isfinite(float(moments.m2.sum())):
             return None
+        loss = eps * (norms + self._farthest_center).square()
         bending = (moments.m2 / 4 - moments.m1_squared / 8) / self.bandwidth / self.bandwidth
         K = bending - q_i.shape[1] / 4
         smallest = torch.minimum(-moments.log_density, K.abs()).clamp(min=1.0)
