@@ -121,7 +121,7 @@ NEARNESSES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     some=NEARNESSES,
     errors=st.integers(0, 40),

@@ -251,7 +251,7 @@ def test_a_fit_without_gain_is_not_taken():
         assert 0 <= found.spread < np.inf
 
 
-@pytest.mark.parametrize("sigma", [0.05, 0.3, 4.0, 100.0])
+@pytest.mark.parametrize("sigma", [0.05, 4.0, 100.0])
 def test_kernels_far_too_narrow_or_wide(rows, sigma):
     queries = make_logits(300, seed=3)
     unfitted, fitted = coreset(rows, 60), coreset(rows, 60, bandwidth=sigma)

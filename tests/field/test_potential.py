@@ -78,7 +78,7 @@ numbers = st.floats(-50, 50, allow_nan=False)
 points = st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(centers=points, queries=points, bandwidth=st.floats(0.01, 100))
 def test_curvature_is_bounded_below(centers, queries, bandwidth):
     at = moments(
@@ -91,7 +91,7 @@ def test_curvature_is_bounded_below(centers, queries, bandwidth):
     assert (K >= S - 3 / 4 - 1e-9 * (1 + S)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(x=st.tuples(numbers, numbers), bandwidth=st.floats(0.1, 10))
 def test_one_centre_is_the_harmonic_oscillator(x, bandwidth):
     at = moments(torch.tensor([x], dtype=torch.float64), torch.zeros(1, 2).double(), bandwidth)
@@ -101,7 +101,7 @@ def test_one_centre_is_the_harmonic_oscillator(x, bandwidth):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(centers=points, queries=points, bandwidth=st.floats(0.05, 20))
 def test_the_first_mode_is_the_potential(centers, queries, bandwidth):
     at = moments(
@@ -154,7 +154,7 @@ def test_gradients_are_finite_on_a_pole():
     assert torch.isfinite(log_density.grad).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     log_density=st.floats(-1e300, 0),
     m1=st.floats(0, 1e300),

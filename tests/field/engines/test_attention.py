@@ -25,7 +25,7 @@ def test_a_row_does_not_depend_on_its_batch(dimension, dtype):
     queries = make_logits(132, dimension=dimension, seed=1).to(dtype)
     field = engines.create("attention", centers, silverman(centers))
     whole = field(queries)
-    for size in (1, 2, 3, 5, 31, 33, 66):
+    for size in (1, 3, 31, 33, 66):
         parts = [field(queries[part])[:3] for part in blocks(132, size)]
         # float32 errors differ where only one of the two batches is recomputed in float64
         tolerance = 3e-5 if size == 1 else 1e-6
