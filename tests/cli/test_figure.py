@@ -11,8 +11,6 @@ from tests.report.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 
-pytestmark = pytest.mark.slow
-
 AT = ("--network", "tiny_mlp", "--corruption", "rotation", "--level", "30")
 
 

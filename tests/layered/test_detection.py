@@ -1,4 +1,4 @@
-"""On digits, clean and slightly rotated, layers detect errors better than entropy does."""
+"""What it is for: on digits, clean and a little turned, layers find errors better than entropy."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,6 @@ from qipf.bench import datasets
 from qipf.bench.corruptions import corrupt
 from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["random", "coreset"])

@@ -4,16 +4,17 @@ import pytest
 
 from qipf import QIPF
 from tests.conftest import make_logits
-from tests.ray.ray_cluster import running
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def plan():
     pytest.importorskip("ray")
-    with running(workers=2) as plan:
+    from qipf.ray import cluster
+
+    with cluster(workers=2) as plan:
         yield plan
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def field():
-    return QIPF(bandwidth=3.0).fit(make_logits(2000, seed=8).numpy())
+    return QIPF(bandwidth=3.0).fit(make_logits(500, seed=8).numpy())

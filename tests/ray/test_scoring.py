@@ -1,26 +1,163 @@
-"""A Ray Data dataset is scored as its rows would be at home."""
+"""Shards and datasets get the same scores on a cluster as locally, even if a worker is killed."""
 
 import copy
+import json
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from qipf import QIPF, QIPFInputError, QIPFNotFittedError
+import qipf
+from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError
 from qipf import ray as distributed
-from qipf.ray import scoring
+from qipf.ray import connection, scoring
+from qipf.scoring import score_shards
+from qipf.scoring.shards import score_shard
 from qipf.scoring.table import steady_results
-from tests.ray.made import LABELS, LOGITS, ROWS, dataset, table
-from tests.ray.ray_cluster import die_once
-from tests.scoring.shard_files import TAKEN, named_like_results, refusal_of_mode_1
+from tests.ray.shared import LABELS, LOGITS, RAY, ROWS, Missing, dataset, die_once, table
+from tests.scoring.shard_files import (
+    TAKEN,
+    contents,
+    drafts,
+    named_like_results,
+    rescored,
+    rich_table,
+    write_shards,
+)
 
 ray = pytest.importorskip("ray")
-# Ray's own: it warns of options that it sets itself
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = RAY
+
+# ---------------------------------------------------------------------- shards
 
 
-def test_a_dataset_is_scored_as_at_home_though_a_worker_is_killed(field, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, field):
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder / "in", 4, 900)
+    score_shards(field, folder / "in", folder / "local", modes=True)
+    return folder
+
+
+@pytest.fixture
+def one_shard(tmp_path):
+    (tmp_path / "in").mkdir()
+    pq.write_table(rich_table(5), tmp_path / "in" / "a.parquet")
+    return tmp_path
+
+
+def test_shards_are_equal_though_a_worker_is_killed(folder, field, monkeypatch):
+    died = folder / "died"
+
+    def dying(box, shard):
+        """As `_score_one`, but on one shard the first worker dies while it writes."""
+
+        def progress(_):
+            if shard.target.name == "part-001.parquet":
+                assert list(shard.target.parent.glob(f".{shard.target.name}.{os.getpid()}-*.tmp"))
+                die_once(died)
+
+        return score_shard(scoring._worker_field(box[0]), shard, progress)
+
+    monkeypatch.setattr(scoring, "_score_one", dying)
+    run = distributed.on_ray(workers=2)
+    result = score_shards(field, folder / "in", folder / "ray", modes=True, run=run)
+    assert died.read_text() != str(os.getpid())
+    assert contents(folder / "ray") == contents(folder / "local")
+    assert drafts(folder / "ray") == []
+    local = score_shards(field, folder / "in", folder / "local", modes=True)
+    assert (result.shards, result.kept, result.total) == (4, 0, local.total)
+
+
+def test_one_draft_of_a_shard_is_published(folder, field, monkeypatch):
+    once = scoring._score_one
+
+    def twice(box, shard):
+        """As if the connection to a first worker was lost."""
+        first, second = once(box, shard), once(box, shard)
+        assert not shard.target.exists()
+        assert first.path != second.path
+        return second
+
+    monkeypatch.setattr(scoring, "_score_one", twice)
+    run = distributed.on_ray(workers=2)
+    score_shards(field, folder / "in", folder / "twice", modes=True, run=run)
+    assert contents(folder / "twice") == contents(folder / "local")
+    assert drafts(folder / "twice") == []
+
+
+def test_the_command_resumes_a_local_run_at_an_address(folder, field):
+    qipf.save(field, folder / "field.qipf")
+    score_shards(field, folder / "in", folder / "command")
+    expected = contents(folder / "command")
+    for path in list((folder / "command").rglob("*.parquet"))[::2]:
+        path.unlink()
+    address = ray.get_runtime_context().gcs_address
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", "from qipf.cli import main; main()"),
+            *("score", "field.qipf", "in", "-o", "command"),
+            *("--engine", "ray", "--address", address, "--json"),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["kept"] == 2
+    assert contents(folder / "command") == expected
+
+
+def test_a_bad_shard_gives_the_same_error_as_locally(tmp_path, field):
+    (tmp_path / "in").mkdir()
+    good = rich_table(50)
+    for name, holes in (("a", []), ("b", [17])):
+        values = np.array([np.nan if k in holes else 1.0 for k in range(50)], np.float32)
+        at = good.column_names.index("logit_4")
+        bad = good.set_column(at, "logit_4", pa.array(values))
+        pq.write_table(bad, tmp_path / f"in/{name}.parquet")
+    with pytest.raises(QIPFInputError, match=r"b\.parquet, row 17: logit_4 is nan"):
+        rescored(tmp_path, field, run=distributed.on_ray(workers=1))
+    assert list(contents(tmp_path / "out")) == ["a.parquet"]
+
+
+def unseen(box, shard, once=scoring._score_one):
+    """As a machine that has another folder under the same path."""
+    draft = once(box, shard)
+    draft.path.unlink()
+    return draft
+
+
+def deadly(box, shard):
+    os._exit(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "phrase"),
+    [
+        ("_score_one", unseen, "all machines must see"),
+        ("_score_one", deadly, r"a\.parquet ended 2 workers"),
+        ("_absolute", lambda shard: Missing(), "could not start .* 'not_installed_there'"),
+    ],
+)
+def test_faults_of_workers_are_reported(one_shard, field, monkeypatch, name, fault, phrase):
+    monkeypatch.setattr(scoring, name, fault)
+    for module in (scoring, connection):
+        monkeypatch.setattr(module, "RETRIES", 1)
+    with pytest.raises(QIPFError, match=phrase):
+        rescored(one_shard, field, run=distributed.on_ray())
+
+
+# ---------------------------------------------------------------------- datasets
+
+
+def test_a_dataset_has_equal_scores_though_a_worker_is_killed(field, tmp_path, monkeypatch):
     import ray.data
 
     died = tmp_path / "died"
@@ -28,28 +165,26 @@ def test_a_dataset_is_scored_as_at_home_though_a_worker_is_killed(field, tmp_pat
     class Dying(scoring._Scorer):
         def __call__(self, batch):
             scored = super().__call__(batch)
-            if batch["id"][0].as_py() == 5 * 997:  # with the scores of a block in its hands
+            if batch["id"][0].as_py() == 3 * 199:
                 die_once(died)
             return scored
 
     monkeypatch.setattr(scoring, "_Scorer", Dying)
-
     text = [f"t{k}" if k % 3 else None for k in range(ROWS)]
-    given = pa.concat_tables([table(text=text)] * 8)
-    given = given.set_column(0, "id", pa.array(np.arange(8 * ROWS)))
-    made = ray.data.from_arrow([given.slice(at, 997) for at in range(0, 8 * ROWS, 997)])
+    given = table(text=text)
+    made = ray.data.from_arrow([given.slice(at, 199) for at in range(0, ROWS, 199)])
     made.context.enable_progress_bars = False
-    scored = distributed.score(made, field, modes=True, workers=2)
+    scored = distributed.score(made, field, modes=True, workers=1)
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
     assert died.exists()
     assert found.column_names == ["id", "text", "uncertainty", *(f"mode_{p}" for p in range(1, 5))]
-    assert found["id"].to_pylist() == list(range(8 * ROWS))
-    assert found["text"].to_pylist() == 8 * text
+    assert found["id"].to_pylist() == list(range(ROWS))
+    assert found["text"].to_pylist() == text
     for name, values in steady_results(field, LOGITS, modes=True).items():
-        assert found[name].to_numpy().tobytes() == np.tile(values, 8).tobytes(), name
+        assert found[name].to_numpy().tobytes() == values.tobytes(), name
 
 
-def test_the_result_comes_in_order_and_the_callers_dataset_keeps_its_options(field):
+def test_the_result_is_in_order_and_the_options_of_the_dataset_are_unchanged(field):
     made = dataset()
     everywhere, before = ray.data.DataContext.get_current(), copy.deepcopy(made.context)
     assert not before.execution_options.preserve_order
@@ -58,75 +193,56 @@ def test_the_result_comes_in_order_and_the_callers_dataset_keeps_its_options(fie
     assert scored.map_batches(lambda batch: batch).context.execution_options.preserve_order
     assert made.context == before
     assert not everywhere.execution_options.preserve_order
-    made.context.enable_progress_bars = True  # nor does the result listen to the caller's
-    assert not scored.context.enable_progress_bars
-    assert made.context.execution_options.preserve_order is False
 
 
-def test_logits_may_be_called_as_results_and_other_columns_not():
+def test_logits_but_no_other_columns_may_have_names_of_results():
     import ray.data
 
     given, field = named_like_results()
-    scored = distributed.score(ray.data.from_arrow(given), field, TAKEN, modes=True)
+    alone = ray.data.from_arrow(given.drop_columns(["id"]))
+    scored = distributed.score(alone, field, TAKEN, modes=True, workers=1)
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
-    assert found.column_names == ["id", "uncertainty", "mode_1", "mode_2"]
+    assert found.column_names == ["uncertainty", "mode_1", "mode_2"]
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
     for name, values in steady_results(field, logits, modes=True).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name
-    alone = distributed.score(ray.data.from_arrow(given.drop_columns(["id"])), field, TAKEN)
-    assert [list(row) for row in alone.take_all()] == [["uncertainty"]] * given.num_rows
-    spoilt = ray.data.from_arrow(given.append_column("mode_1", given["id"]))
-    with pytest.raises(QIPFInputError) as refused:
-        distributed.score(spoilt, field, TAKEN, modes=True)
-    assert str(refused.value) == refusal_of_mode_1("The dataset")
-    distributed.score(spoilt, field, TAKEN)  # without modes the name is free
+    taken = ray.data.from_arrow(given.append_column("mode_1", given["id"]))
+    with pytest.raises(QIPFInputError, match="already has a column 'mode_1'"):
+        distributed.score(taken, field, TAKEN, modes=True)
+    distributed.score(taken, field, TAKEN)  # without modes the name is free
 
 
-def test_logits_of_another_width_are_refused_before_a_worker_starts(field, monkeypatch):
-    import ray.data
+@pytest.mark.parametrize(
+    ("call", "phrase"),
+    [
+        (lambda field: distributed.score([1], field), "must be a ray.data.Dataset, got list"),
+        (lambda field: distributed.fit(LOGITS), "must be a ray.data.Dataset, got ndarray"),
+        (lambda field: distributed.score(dataset(), field, "x*"), "has no column 'x*'"),
+        (
+            lambda field: distributed.score(dataset(), field, "logit_1,logit_2"),
+            "has 2 logits a row",
+        ),
+        (
+            lambda field: distributed.fit(dataset(), labels="truth"),
+            "has no column 'truth' for the labels",
+        ),
+        (
+            lambda field: distributed.fit(dataset(), columns="*"),
+            "the column 'label' is selected both as a logit and as the label",
+        ),
+        (
+            lambda field: distributed.score(dataset(table(uncertainty=LABELS)), field),
+            "already has a column 'uncertainty'",
+        ),
+        (lambda field: distributed.on_ray(workers=0), "workers must be at least 1"),
+        (lambda field: distributed.fit(dataset(), QIPF(max_centers=0)), "max_centers must be"),
+    ],
+)
+def test_bad_arguments_are_rejected_before_any_work(field, call, phrase):
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
+        call(field)
 
-    monkeypatch.setattr(scoring, "plan_of", None)
-    few = LOGITS[:20]
-    fixed = pa.FixedSizeListArray.from_arrays(pa.array(few[:, :4].ravel()), 4)
-    for made, columns, message in (
-        (dataset(), "logit_1,logit_2", "The dataset has 2 logits a row, but the field was fitted"),
-        (ray.data.from_numpy(few[:, :3]), "data", "The dataset has 3 logits a row, but the field"),
-        (ray.data.from_arrow(pa.table({"x": fixed})), "x", "The dataset has 4 logits a row, but"),
-        (
-            ray.data.from_arrow(pa.table({"x": ["a"], "y": [1.0]})),
-            "x,y",
-            "The dataset: the column 'x' holds string, not numbers.",
-        ),
-    ):
-        with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}"):
-            distributed.score(made, field, columns)
 
-
-def test_bad_arguments_are_refused_before_any_work(field):
-    made = dataset()
-    for given, message in (
-        (lambda: distributed.score([1], field), "dataset must be a ray.data.Dataset, got list."),
-        (lambda: distributed.fit(LOGITS), "dataset must be a ray.data.Dataset, got ndarray."),
-        (lambda: distributed.score(made, field, "x*"), "The dataset has no column 'x*'."),
-        (
-            lambda: distributed.fit(made, labels="truth"),
-            "The dataset has no column 'truth' for the labels.",
-        ),
-        (
-            lambda: distributed.fit(made, columns="*"),
-            "The dataset's column 'label' is chosen as a logit and as the label.",
-        ),
-        (
-            lambda: distributed.score(dataset(table(uncertainty=LABELS)), field),
-            "The dataset has a column 'uncertainty' already. Rename it first.",
-        ),
-        (lambda: distributed.on_ray(workers=0), "workers must be at least 1, got 0."),
-        (
-            lambda: distributed.fit(made, QIPF(max_centers=0)),
-            "max_centers must be an integer of at least 1, got 0.",
-        ),
-    ):
-        with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}"):
-            given()
+def test_the_field_must_be_fitted():
     with pytest.raises(QIPFNotFittedError, match="not fitted yet"):
-        distributed.score(made, QIPF())
+        distributed.score(dataset(), QIPF())

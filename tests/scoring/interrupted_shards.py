@@ -22,8 +22,8 @@ from tests.bench.interrupted_runs import ended, forked, last_step
 from tests.conftest import make_logits
 from tests.scoring.shard_files import contents, drafts, write_shards
 
-SHARDS = 8
-KILLS = 12
+SHARDS = 5
+KILLS = 5
 STARTS = 1000  # far more than are ever needed
 
 

@@ -48,7 +48,7 @@ def write_shards(folder, count, rows, **options):
 
 
 def contents(folder):
-    """The bytes of every shard, by its place."""
+    """The bytes of every shard, by its path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*.parquet"))
@@ -57,7 +57,7 @@ def contents(folder):
 
 
 def drafts(folder):
-    """What is written, or was left, without its name."""
+    """Unpublished drafts."""
     return list(folder.rglob(".*.tmp"))
 
 
@@ -70,10 +70,6 @@ def named_like_results():
     logits = make_logits(40, dimension=2).numpy()
     rows = {"id": np.arange(40), "uncertainty": logits[:, 0], "mode_2": logits[:, 1]}
     return pa.table(rows), QIPF(orders=(1, 2)).fit(logits)
-
-
-def refusal_of_mode_1(path):
-    return f"{path} has a column 'mode_1' already. Rename it first."
 
 
 def logits_in(path):

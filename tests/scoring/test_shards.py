@@ -1,6 +1,7 @@
-"""A folder of shards is judged as its rows would be, in memory that does not grow."""
+"""A folder of shards gets the scores of its rows, in constant memory, from any workers."""
 
 import gc
+import threading
 from dataclasses import asdict
 
 import numpy as np
@@ -10,17 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from qipf import QIPF
+from qipf import QIPF, QIPFError
 from qipf.io.logits import table as limits
-from qipf.io.logits.parquet_files import BYTES_PER_BLOCK, batches
-from qipf.scoring import score_shards, shards
+from qipf.io.logits.parquet_files import BYTES_PER_BLOCK, read_batches
+from qipf.scoring import score_shards
+from qipf.scoring.shards import score_shard
 from qipf.scoring.table import Scored, steady_results
 from tests.conftest import make_logits
-from tests.scoring.shard_files import (
-    LOGITS,
-    logits_in,
-    rich_table,
-)
+from tests.scoring.shard_files import LOGITS, contents, drafts, logits_in, rescored, rich_table
 
 
 def test_every_shard_has_the_scores_of_its_rows_and_all_other_columns(folder, field, monkeypatch):
@@ -72,7 +70,7 @@ def test_columns_are_chosen_by_name_and_pattern(folder, field):
     np.testing.assert_allclose(other, field.uncertainty(reversed_logits.copy()), rtol=1e-5)
 
 
-def test_the_frame_that_pandas_wrote_comes_back_with_its_index(tmp_path, field):
+def test_the_index_of_a_pandas_frame_is_kept(tmp_path, field):
     pandas = pytest.importorskip("pandas")
     index = pandas.Index([f"r{k}" for k in range(5)], name="row")
     frame = pandas.DataFrame(make_logits(5).numpy(), columns=LOGITS, index=index)
@@ -84,7 +82,7 @@ def test_the_frame_that_pandas_wrote_comes_back_with_its_index(tmp_path, field):
     pandas.testing.assert_frame_equal(found[["kind"]], frame[["kind"]])
 
 
-def test_a_shard_without_rows_gives_one_without_rows(tmp_path, field):
+def test_an_empty_shard_gives_an_empty_shard(tmp_path, field):
     (tmp_path / "in").mkdir()
     pq.write_table(rich_table(20), tmp_path / "in" / "a.parquet")
     pq.write_table(rich_table(20).slice(0, 0), tmp_path / "in" / "b.parquet")
@@ -96,7 +94,7 @@ def test_a_shard_without_rows_gives_one_without_rows(tmp_path, field):
     assert score_shards(field, tmp_path / "in", tmp_path / "out").kept == 2
 
 
-def test_columns_in_another_order_are_still_the_same_logits(tmp_path):
+def test_shards_may_have_columns_in_another_order(tmp_path):
     field = QIPF(bandwidth=1.0).fit(make_logits(50, dimension=2).numpy())
     (tmp_path / "in").mkdir()
     rows = pa.table({"logit_cat": [1.0, 2.0], "logit_dog": [-3.0, 0.5]})
@@ -125,7 +123,7 @@ def test_threads_do_not_change_a_bit(field, rows, dtype):
 
 @pytest.mark.parametrize("dimension", [10, 600])
 @pytest.mark.parametrize("size", [1, 33, 300, 769, 2000])
-def test_batches_do_not_change_a_bit_of_rows_that_float32_resolves(size, dimension):
+def test_batches_do_not_change_a_bit(size, dimension):
     field = QIPF(bandwidth=20.0).fit(make_logits(150, dimension=dimension).numpy())
     logits = make_logits(2000, seed=7, dimension=dimension).numpy()
     whole = steady_results(field, logits, modes=True)
@@ -138,13 +136,12 @@ def test_batches_do_not_change_a_bit_of_rows_that_float32_resolves(size, dimensi
         assert joined.tobytes() == values[: len(joined)].tobytes(), name
 
 
-def test_summaries_join_as_if_the_rows_had_come_together(rng):
+def test_joined_summaries_equal_that_of_all_rows(rng):
     values = rng.normal(size=100)
     parts = Scored()
     for part in (values[:1], values[1:1], values[1:60], values[60:]):
         summary = Scored()
-        if len(part):
-            summary.add(part, 0.5)
+        summary.add(part, 0.5)
         parts.join(summary)
     whole = Scored()
     whole.add(values, 0.5)
@@ -170,10 +167,10 @@ def test_memory_does_not_grow_with_a_shard(tmp_path, field, monkeypatch):
         gc.collect()
         before, held = pa.total_allocated_bytes(), []
 
-        def sampled(field, todo, tell, before=before, held=held):
+        def sampled(field, todo, progress, before=before, held=held):
             for shard in todo:
                 note = lambda _: held.append(pa.total_allocated_bytes() - before)  # noqa: E731
-                yield shard, shards.score_shard(field, shard, note)
+                yield shard, score_shard(field, shard, note)
 
         score_shards(field, source.parent, tmp_path / f"out{rows}", run=sampled)
         assert len(held) >= rows // 2048
@@ -182,9 +179,116 @@ def test_memory_does_not_grow_with_a_shard(tmp_path, field, monkeypatch):
     assert peaks[1] < source.stat().st_size / 3
 
 
-def test_text_that_repeats_is_not_decoded_all_at_once(tmp_path):
+def test_repeated_text_is_decoded_in_small_batches(tmp_path):
     text = "x" * 20_000  # a hundred bytes on the disk, in a dictionary
     table = pa.table({"logit_0": np.zeros(9000), "logit_1": np.ones(9000), "text": [text] * 9000})
     pq.write_table(table, tmp_path / "a.parquet")
-    largest = max(batch.nbytes for batch in batches(tmp_path / "a.parquet"))
+    largest = max(batch.nbytes for batch in read_batches(tmp_path / "a.parquet"))
     assert largest < 1.1 * BYTES_PER_BLOCK < table.nbytes
+
+
+# ---------------------------------------------------------------------- drafts of workers
+
+
+def files(folder):
+    """Every file of an output, hidden ones too, and which file it is."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_ino, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+def test_a_late_worker_changes_nothing(folder, field):
+    late = []
+
+    def run(field, todo, progress):
+        for shard in todo:
+            assert not shard.target.exists()
+            yield shard, score_shard(field, shard, progress)
+            before = files(folder / "out")
+            # a second worker with the same task ends later
+            late.append(score_shard(field, shard, progress))
+            assert late[-1].path.exists()
+            after = files(folder / "out")
+            assert {name: after[name] for name in before} == before
+
+    score_shards(field, folder / "in", folder / "out", run=run)
+    assert len(late) == 4
+    assert not any(draft.path.exists() for draft in late)
+    assert drafts(folder / "out") == []
+    score_shards(field, folder / "in", folder / "local")
+    assert contents(folder / "out") == contents(folder / "local")
+
+
+def test_the_draft_of_a_slow_worker_is_removed(folder, field, monkeypatch):
+    monkeypatch.setattr(limits, "ROWS_PER_BLOCK", 7)
+    begun, ended = threading.Event(), threading.Event()
+    late, workers = [], []
+
+    def slow(_):
+        begun.set()
+        assert ended.wait(60)
+
+    def run(field, todo, progress):
+        work = lambda: late.append(score_shard(field, todo[0], slow))  # noqa: E731
+        workers.append(threading.Thread(target=work))
+        workers[0].start()
+        assert begun.wait(60)
+        for shard in todo:
+            yield shard, score_shard(field, shard, progress)
+
+    score_shards(field, folder / "in", folder / "out", run=run)
+    before = files(folder / "out")
+    ended.set()
+    workers[0].join()
+    assert len(late) == 1
+    assert files(folder / "out") == before
+    assert drafts(folder / "out") == []
+
+
+def test_drafts_after_a_run_are_removed_by_the_next(folder, field):
+    held = []
+
+    def crashing(field, todo, progress):
+        held.extend(todo)
+        yield todo[0], score_shard(field, todo[0], progress)
+        raise RuntimeError("the driver crashes")
+
+    with pytest.raises(RuntimeError, match="the driver crashes"):
+        score_shards(field, folder / "in", folder / "out", run=crashing)
+    assert drafts(folder / "out") == []
+    for shard in held[:2]:  # of one that is finished, and of one that is not
+        score_shard(field, shard, int)
+    before = files(folder / "out")
+    assert len(drafts(folder / "out")) == 2
+    assert rescored(folder, field).kept == 1
+    after = files(folder / "out")
+    assert drafts(folder / "out") == []
+    finished = str(held[0].target.relative_to(folder / "out"))
+    assert after[finished] == before[finished]
+    score_shards(field, folder / "in", folder / "local")
+    assert contents(folder / "out") == contents(folder / "local")
+
+
+def test_a_shard_is_published_once(folder, field):
+    def run(field, todo, progress):
+        for shard in todo:
+            yield shard, score_shard(field, shard, progress)
+            before = files(folder / "out")
+            yield shard, score_shard(field, shard, progress)
+            assert {name: files(folder / "out")[name] for name in before} == before
+
+    assert rescored(folder, field, run=run).total.rows == 126
+    assert drafts(folder / "out") == []
+
+
+def test_a_draft_that_does_not_exist_here_is_an_error(folder, field):
+    def run(field, todo, progress):
+        draft = score_shard(field, todo[0], progress)
+        draft.path.unlink()
+        yield todo[0], draft
+
+    with pytest.raises(QIPFError, match="under the same path"):
+        rescored(folder, field, run=run)
+    assert files(folder / "out") == {}

@@ -68,8 +68,7 @@ def test_one_shard_one_row_and_none_are_told_in_words(tmp_path, field, monkeypat
     [
         (
             ("in", "-o", "in"),
-            "in and in overlap: what is written would be taken for input. Choose an output folder "
-            "beside it.",
+            "in and in overlap",
         ),
         (
             ("in", "-o", "out", "--engine", "rai"),

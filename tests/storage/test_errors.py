@@ -98,7 +98,7 @@ def appended(forge):
     [
         (nan_centers, "its centres hold NaN or inf"),
         (uneven_weights, "its weights are not finite shares of one"),
-        (gigantic_shape, "its array 'centers' claims 4611686018427387904 bytes and takes another"),
+        (gigantic_shape, "is not a valid safetensors file"),
         (wrong_dtype, "its array 'centers' has dtype 'I32'; F32 or F64 is needed"),
         (another_array, "its arrays are ['centers', 'extra', 'log_weights']"),
         (cut_weights, "its weights are float64 of shape (20, 2)"),
@@ -118,8 +118,8 @@ def test_arrays_that_lie_are_refused(tmp_path, valid, lie, reason):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "it is cut short, or no safetensors file at all"),
-        (b"PK\x03\x04 a zip file, say", "it is cut short, or no safetensors file at all"),
+        (b"", "it is cut short"),
+        (b"PK\x03\x04 a zip file, say", "it is cut short"),
         ((2**23).to_bytes(8, "little") + bytes(2**23), "its header claims 8388608 bytes"),
         ((2).to_bytes(8, "little") + b"{}", "it was not written by qipf.save"),
         ((2).to_bytes(8, "little") + b"[]", "its header is not a JSON object"),

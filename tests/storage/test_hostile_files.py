@@ -13,7 +13,7 @@ from qipf import QIPFFileError, QIPFInputError
 from tests.storage.hostile_files import MUTATIONS, STORED, told_apart
 
 REPOSITORY = Path(__file__).parents[2]
-COUNT = 8000
+COUNT = 5000
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
     }  # fmt: skip
     for name in told["files"]:  # both endings were tried, on every kind of file
         assert told["endings"][f"{name} loaded"] >= 20
-        assert told["endings"][f"{name} refused"] >= 500
+        assert told["endings"][f"{name} refused"] >= 400
 
 
 def test_the_same_seed_gives_the_same_mutations():

@@ -1,4 +1,4 @@
-"""Checkpoints of trainings: atomic writes, read without pickle."""
+"""Half-finished trainings on disk: written whole or not at all, read without pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qipf.io.atomic import atomic_write
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """Digest of the content of tensors, in this order.
+    """A short name for the exact content of some tensors, in this order.
 
     >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(3)])
     False
@@ -37,12 +37,12 @@ class Checkpoint:
     settings: dict[str, Any]
 
     def save(self, epochs_done: int, **states: Any) -> None:
-        """Replace the file atomically."""
+        """Replace the file; whoever reads it, at any moment, finds the old or the new one."""
         with atomic_write(self.path) as file:
             torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
 
     def load(self) -> dict[str, Any] | None:
-        """The last saved state; None if there is none."""
+        """What was saved last, or None where nothing was."""
         if not self.path.exists():
             return None
         try:
@@ -53,12 +53,16 @@ class Checkpoint:
                 f"{self.path} is not a training checkpoint ({type(error).__name__}). "
                 "Delete it to train from the start."
             ) from error
-        changes = "; ".join(
-            f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
-            for name in sorted(settings.keys() | self.settings.keys())
+        differing = sorted(
+            name
+            for name in settings.keys() | self.settings.keys()
             if settings.get(name) != self.settings.get(name)
         )
-        if changes:
+        if differing:
+            changes = "; ".join(
+                f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
+                for name in differing
+            )
             raise QIPFInputError(
                 f"{self.path} belongs to a training with other settings ({changes}). "
                 "Delete it, or name another checkpoint."

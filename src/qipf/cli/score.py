@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
 
 from qipf.cli.options import Columns, Json, print_result
 from qipf.errors import QIPFInputError, unknown_name
@@ -19,37 +18,37 @@ if TYPE_CHECKING:
 
 
 def score(
-    field: Annotated[Path, Argument(help="A model file, written by qipf fit.")],
+    field: Annotated[Path, typer.Argument(help="A model file, written by qipf fit.")],
     test: Annotated[
         Path,
-        Argument(
+        typer.Argument(
             help="Logits to score: .npz, .npy, .csv or .parquet, or a folder of .parquet shards."
         ),
     ],
     output: Annotated[
         Path,
-        Option(
+        typer.Option(
             "--output",
             "-o",
             help="File to write: .csv, .parquet, .npz or .npy; for a folder, a folder.",
         ),
     ],
     columns: Columns = None,
-    modes: Annotated[bool, Option("--modes", help="Also write every mode.")] = False,
+    modes: Annotated[bool, typer.Option("--modes", help="Also write every mode.")] = False,
     engine: Annotated[
-        str, Option(help="local, or ray: score a folder on a Ray cluster.")
+        str, typer.Option(help="local, or ray: score a folder on a Ray cluster.")
     ] = "local",
     address: Annotated[
         str | None,
-        Option(help="Address of a running Ray cluster. Default: start one on this machine."),
+        typer.Option(help="Address of a running Ray cluster. Default: start one on this machine."),
     ] = None,
     workers: Annotated[
         int | None,
-        Option(help="Number of Ray workers. Default: one per GPU, or per CPU without GPUs."),
+        typer.Option(help="Number of Ray workers. Default: one per GPU, or per CPU without GPUs."),
     ] = None,
     overwrite: Annotated[
         bool,
-        Option(
+        typer.Option(
             "--overwrite",
             help="Replace shards that were made from another model, input or other options.",
         ),
@@ -79,7 +78,7 @@ def score(
     from qipf.io.atomic import checked_output
     from qipf.ray import on_ray
     from qipf.scoring import score_shards, score_table
-    from qipf.scoring.limits import judged_by, outlier_limit
+    from qipf.scoring.limits import outlier_limit, with_limit
     from qipf.storage.save_load import load_field
 
     if engine not in ("local", "ray"):
@@ -95,7 +94,7 @@ def score(
         checked_output(output, inputs=[field, test])
     loaded = load_field(field)
     limit = outlier_limit(loaded)
-    model = judged_by(loaded, limit)
+    model = with_limit(loaded, limit)
     if not folder:
         scored = score_table(model, test, output, columns, modes)
         _print(as_json, output, scored, limit)
@@ -121,13 +120,16 @@ def _print(
     counts: dict[str, Any] | None = None,
     prefix: str = "",
 ) -> None:
+    known = scored.rows > 0  # all shards of a folder may be empty
     result = {
         "output": output,
         **(counts or {}),
         "rows": scored.rows,
-        "uncertainty": {"mean": scored.mean, "min": scored.lowest, "max": scored.highest}
-        if scored.rows
-        else dict.fromkeys(("mean", "min", "max")),
+        "uncertainty": {
+            "mean": scored.mean if known else None,
+            "min": scored.lowest if known else None,
+            "max": scored.highest if known else None,
+        },
         "outliers": scored.outliers,
         "outlier_limit": {
             "above": limit.above if math.isfinite(limit.above) else None,
@@ -136,8 +138,8 @@ def _print(
             "held_out": limit.held_out,
         },
     }
-    text = "no rows"  # all shards of a folder may be empty
-    if scored.rows:
+    text = "no rows"
+    if known:
         text = (
             f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
             f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"

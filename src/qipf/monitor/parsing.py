@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.io.logits.columns import chosen_columns
-from qipf.io.logits.numbers import is_number, parse_number
+from qipf.io.logits.columns import logit_columns
+from qipf.io.logits.values import is_number, parse_number
 from qipf.monitor.lines import LONGEST_LINE, TOO_LONG
 
 #: Formats of a line.
@@ -113,7 +113,7 @@ class LineParser:
         self._header = text if default_names or not numeric else None
 
     def _select(self, names: list[str]) -> list[str]:
-        selected = chosen_columns(self._name, names, self._columns)
+        selected = logit_columns(self._name, names, self._columns)
         if len(selected) != self._dimension:
             raise QIPFInputError(
                 f"{self._name} has {len(selected)} logits per line, but the model was fitted with "

@@ -1,4 +1,4 @@
-"""A Ray cluster for a while: one that runs already, or one on this machine."""
+"""Connecting to a Ray cluster, and running tasks on it."""
 
 from __future__ import annotations
 
@@ -6,41 +6,43 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from qipf.errors import QIPFError, QIPFInputError, first_line
 
-#: Bytes of shared memory for a cluster on this machine, which carries fields and little else.
+#: Bytes of shared memory of a cluster on this machine, which holds fields and little else.
 OBJECT_STORE = 2**28
 
-#: Seconds that a cluster has to answer at its address.
+#: Seconds to wait for a cluster to answer at its address.
 LISTENING = 10.0
 
-#: How often work is begun again whose worker was lost: more often, and it is the work's own fault.
+#: Retries of a task whose worker was lost.
 RETRIES = 3
 
-#: What Ray says where a machine lacks the code that a worker needs.
-UNKNOWN_THERE = "failed to import on the worker"
+#: Seconds to wait for cancelled tasks to end.
+ENDING = 10.0
 
-#: What to do where workers do not start.
-SAME = "Every machine of the cluster needs this Python and this qipf: pip install 'qipf[ray]'."
+#: Part of Ray's message when a machine lacks the code of a task.
+MISSING_CODE = "failed to import on the worker"
+
+Job = TypeVar("Job")
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """How many workers there are to be, and what each of them takes of the cluster."""
+    """The number of workers, and the resources of each."""
 
     workers: int
     needs: dict[str, float]  # for Ray's `options`
 
 
 def ray() -> Any:
-    """Ray itself, asked for only when it is needed; it sends no statistics anywhere."""
+    """Import Ray, without usage statistics; raise an error that says how to install it."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # what future versions will do: leave the accelerators' variables alone
+    # the default of future versions: leave the accelerators' variables alone
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
@@ -53,155 +55,138 @@ def ray() -> Any:
 def cluster(
     address: str | None = None, workers: int | None = None, accelerated: bool = True
 ) -> Iterator[WorkerPlan]:
-    """The cluster at `address`, the one connected already, or else one on this machine.
+    """Use the cluster at `address`, the connected one, or else start one on this machine.
 
     Parameters
     ----------
-    address : of a cluster that runs, ``"auto"`` for the one this machine belongs to; the
-        environment's RAY_ADDRESS if not given. Where Ray is connected already, it must be there.
-    workers : how many, at most; one for every GPU if there are any (and `accelerated`), else one
-        for every CPU.
-    accelerated : whether GPUs are of use.
+    address : of a running cluster, ``"auto"`` for the one this machine belongs to; the
+        environment's RAY_ADDRESS if not given. If Ray is already connected, it must be there.
+    workers : most workers; by default one for every GPU if there are any (and `accelerated`), else
+        one for every CPU.
+    accelerated : whether the work can use GPUs.
     """
-    checked_workers(workers)
-    ours = connected(address, workers)
+    started = connect(address, workers)
     try:
-        yield plan_of(workers, accelerated)
+        yield plan_workers(workers, accelerated)
     finally:
-        if ours:
+        if started:
             ray().shutdown()
 
 
-def plan_of(workers: int | None, accelerated: bool) -> WorkerPlan:
-    """Workers for the cluster that is connected."""
-    has = ray().cluster_resources()
-    gpus = int(has.get("GPU", 0)) if accelerated else 0
-    most = gpus or max(1, int(has.get("CPU", 1)))
+def plan_workers(workers: int | None, accelerated: bool) -> WorkerPlan:
+    """Plan the workers on the connected cluster."""
+    resources = ray().cluster_resources()
+    gpus = int(resources.get("GPU", 0)) if accelerated else 0
+    most = gpus or max(1, int(resources.get("CPU", 1)))
     needs = {"num_cpus": 1.0, "num_gpus": 1.0} if gpus else {"num_cpus": 1.0}
     return WorkerPlan(min(most, workers or most), needs)
 
 
-def checked_workers(workers: int | None) -> None:
-    """Refuse fewer than one."""
+def check_connection(address: str | None, workers: int | None) -> bool:
+    """Whether Ray is connected already; raise if to another address, or for bad arguments."""
     if workers is not None and workers < 1:
         raise QIPFInputError(f"workers must be at least 1, got {workers}.")
+    if not ray().is_initialized():
+        return False
+    connected = ray().get_runtime_context().gcs_address
+    if address not in (None, "auto", connected):
+        raise QIPFInputError(
+            f"Ray is already connected to {connected}, so address={address!r} cannot be used. "
+            "Omit the address to work there, or call ray.shutdown() first."
+        )
+    return True
 
 
-def connected(address: str | None, workers: int | None) -> bool:
-    """Connect to a cluster, and tell whether that was still to be done."""
-    require_connection(address)
-    if ray().is_initialized():
+def connect(address: str | None, workers: int | None) -> bool:
+    """Connect to a cluster unless Ray is connected; return whether a connection was made."""
+    if check_connection(address, workers):
         return False
     address = address or os.environ.get("RAY_ADDRESS")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address:
-            _require_listener(address)
+            # Ray itself would try for minutes to reach a port where nothing listens
+            place = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
+            if place:
+                socket.create_connection((place[1], int(place[2])), timeout=LISTENING).close()
             ray().init(address=address, **quiet)
         else:
-            mine = getattr(os, "sched_getaffinity", None)  # where the system tells
-            cpus = workers or (len(mine(0)) if mine else os.cpu_count() or 1)
-            here = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-            ray().init(address="local", num_cpus=cpus, **here, **quiet)
+            affinity = getattr(os, "sched_getaffinity", None)  # not on all systems
+            cpus = workers or (len(affinity(0)) if affinity else os.cpu_count() or 1)
+            local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+            ray().init(address="local", num_cpus=cpus, **local, **quiet)
     except (RuntimeError, ValueError, OverflowError, OSError) as error:
         where = f"the Ray cluster at {address!r}" if address else "a Ray cluster on this machine"
         raise QIPFError(f"Cannot connect to {where} ({first_line(error)}).") from error
     return True
 
 
-def _require_listener(address: str) -> None:
-    """Refuse at once a host and port where nobody answers; Ray would try for minutes."""
-    place = re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)
-    if place:
-        socket.create_connection((place[1], int(place[2])), timeout=LISTENING).close()
+def run_tasks(
+    submit: Callable[[Job], Any],
+    jobs: Iterable[Job],
+    at_once: int,
+    name: Callable[[Job], str],
+    remedy: str,
+    ordered: bool = False,
+) -> Iterator[tuple[Job, Any]]:
+    """Run one task per job, and yield each job with its result.
 
+    Parameters
+    ----------
+    submit : starts the task of a job, and returns its reference.
+    at_once : most tasks in progress; `jobs` is consumed as tasks end.
+    name, remedy : of a job, for the error message when no worker survives its task.
+    ordered : yield results in the order of the jobs instead of as they arrive.
+    """
+    busy: dict[Any, Job] = {}
 
-def require_connection(address: str | None) -> None:
-    """Refuse an address where Ray is connected to another one already."""
-    if address is None or not ray().is_initialized():
-        return
-    place = _connected_place()
-    # "auto" is the cluster of this machine; only Ray's client works on one from outside
-    same = not place.startswith("ray://") if address == "auto" else _same(address, place)
-    if not same:
-        raise QIPFInputError(
-            f"Ray is connected to {place} already, so address={address!r} cannot be used. Leave "
-            "the address out to work there, or call ray.shutdown() first."
-        )
+    def next_result() -> tuple[Job, Any]:
+        references = list(busy)[:1] if ordered else list(busy)
+        reference = ray().wait(references)[0][0]
+        job = busy.pop(reference)
+        return job, _result(reference, name(job), remedy)
 
-
-def _connected_place() -> str:
-    """Host and port of the cluster; those of Ray's client begin with ray://."""
-    from ray.util.client import ray as client
-
-    if client.is_connected():
-        return f"ray://{client.get_context().client_worker._conn_str}"
-    place: str = ray().get_runtime_context().gcs_address
-    return place
-
-
-def _same(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    places = [re.fullmatch(r"(ray://)?([^/]+):(\d+)", address) for address in (one, other)]
-    first, second = places
-    if first is None or second is None or first.group(1, 3) != second.group(1, 3):
-        return False
-    return _number(first[2]) == _number(second[2])
-
-
-def _number(host: str) -> str:
-    """A host's address; of this machine, the one that others know it by."""
     try:
-        number = socket.gethostbyname(host)
-    except OSError:
-        return host
-    return str(ray().util.get_node_ip_address()) if number.startswith("127.") else number
+        for job in jobs:
+            if len(busy) >= at_once:
+                yield next_result()
+            busy[submit(job)] = job
+        while busy:
+            yield next_result()
+    finally:
+        for reference in busy:
+            ray().cancel(reference, force=True)
+        if busy:  # until they have ended: the caller may remove what they were writing
+            ray().wait(list(busy), num_returns=len(busy), timeout=ENDING)
 
 
-# ---------------------------------------------------------------------- what went wrong
-
-
-def got(reference: Any, what: str, remedy: str) -> Any:
-    """What a worker made, or the error that stopped it."""
+def _result(reference: Any, name: str, remedy: str) -> Any:
+    """The result of a task; raise the error of a failed one without Ray's wrapping."""
+    failures = ray().exceptions
     try:
         return ray().get(reference)
-    except ray().exceptions.RayTaskError as error:
-        raise cause(error) from error
-    except ray().exceptions.RayError as error:
-        raise lost(error, what, RETRIES + 1, remedy) from error
+    except failures.RayTaskError as error:
+        inner: Any = error
+        while getattr(inner, "cause", None) is not None:
+            inner = inner.cause
+        if isinstance(inner, QIPFError):
+            raise inner from error
+        if isinstance(inner, failures.RaySystemError) or MISSING_CODE in str(inner):
+            raise _not_started(inner) from error
+        raise RuntimeError(repr(inner)) from error
+    except (failures.RuntimeEnvSetupError, failures.TaskUnschedulableError) as error:
+        raise _not_started(error) from error
+    except failures.RayError as error:
+        raise QIPFError(
+            f"{name} ended {RETRIES + 1} workers, perhaps for lack of memory. {remedy}"
+        ) from error
 
 
-def cause(error: Any) -> Exception:
-    """What went wrong in a worker, without Ray's wrapping."""
-    inner: Any = error
-    while getattr(inner, "cause", None) is not None:
-        inner = inner.cause
-    if isinstance(inner, QIPFError):
-        return inner
-    if isinstance(inner, ray().exceptions.RaySystemError) or UNKNOWN_THERE in str(inner):
-        return _unstarted(inner)
-    return RuntimeError(repr(inner))
-
-
-def lost(error: Any, what: str, times: int, remedy: str) -> QIPFError:
-    """The error for work that no worker finished: it never began, or cost them their lives."""
-    if never_began(error):
-        return _unstarted(error)
-    return QIPFError(
-        f"{what} cost a worker its life {times} times, perhaps for want of memory. {remedy}"
-    )
-
-
-def never_began(error: Any) -> bool:
-    """Whether a worker did not get as far as its work, which another try does not mend."""
-    told = ray().exceptions
-    setups = told.RuntimeEnvSetupError, told.TaskUnschedulableError, told.ActorUnschedulableError
-    return isinstance(error, setups) or getattr(error, "actor_init_failed", False)
-
-
-def _unstarted(error: Any) -> QIPFError:
-    # tracebacks of tracebacks, with the reason in the last line
+def _not_started(error: Any) -> QIPFError:
+    # nested tracebacks, with the reason in the last line
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
     reason = (lines or [type(error).__name__])[-1].rstrip(".")
-    return QIPFError(f"A worker could not start on the cluster ({reason}). {SAME}")
+    return QIPFError(
+        f"A worker could not start on the cluster ({reason}). Every machine of the cluster needs "
+        "this Python and this qipf: pip install 'qipf[ray]'."
+    )

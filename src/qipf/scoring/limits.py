@@ -1,4 +1,4 @@
-"""From which uncertainty on a row is called an outlier: a limit that held-out rows set."""
+"""The uncertainty above which a row is an outlier, estimated on held-out rows."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from qipf.field.estimator import QIPF
 
 @dataclass(frozen=True)
 class Limit:
-    """What is more uncertain than this is an outlier, and what the limit rests on."""
+    """A limit of the uncertainty of inliers, and the rows it was estimated on."""
 
-    above: float  # infinite where there are too few held-out rows to call anything an outlier
-    share: float  # of rows like those it rests on that lie above it, about
-    held_out: int | None  # rows that the field does not know; None: the training rows
+    above: float  # infinite if there are too few held-out rows for any outlier
+    share: float  # expected share of outliers among rows like those it was estimated on
+    held_out: int | None  # number of held-out rows; None: the training rows were used
 
     def __str__(self) -> str:
         share, usual = f"{100 * self.share:.4g}%", f"{100 * (1 - self.share):.4g}%"
         if self.held_out is None:
             return (
-                f"more uncertain than {usual} of the training rows, which sit too comfortably in "
-                f"their own field: of new rows, expect more than {share}. For a limit that holds "
-                "for new rows, fit with --calibrate HELD_OUT"
+                f"more uncertain than {usual} of the training rows, which score low because the "
+                f"field was fitted on them: of new rows, expect more than {share}. For a limit "
+                "that holds for new rows, fit with --calibrate HELD_OUT"
             )
         if math.isinf(self.above):
-            return f"{self.held_out:,} held-out rows are too few to tell which {share} are outliers"
+            return f"{self.held_out:,} held-out rows are too few to detect {share} outliers"
         return f"more uncertain than {usual} of {self.held_out:,} held-out rows"
 
 
 def outlier_limit(field: QIPF) -> Limit:
-    r"""The limit of a field, from its calibration where it has one.
+    r"""The limit of a field, from its calibration if it has one.
 
     With :math:`n` held-out scores and a share :math:`\alpha`, its `contamination`, an outlier has a
     conformal p-value :math:`(1 + \#\{i : s_i \ge s\})/(n + 1) \le \alpha`, which for rows like the
-    held-out ones happens with probability :math:`\alpha` at most. Scores that differ by no more
-    than `qipf.calibration.quantization` counts as the limit itself.
+    held-out ones has probability :math:`\alpha` at most. Scores are compared after rounding (see
+    `qipf.calibration.quantization`).
 
     Without a calibration the limit is that of `predict`: the :math:`1 - \alpha` quantile of the
-    training rows. They lie among their own kernels, where every field is calm, so that more of any
-    new data lie above it.
+    training rows. These score low because the field was fitted on them, so that a larger share of
+    new rows lies above it.
 
     >>> import numpy as np
     >>> field = QIPF(contamination=0.2).fit(np.random.default_rng(0).normal(size=(100, 2)))
@@ -58,15 +58,15 @@ def outlier_limit(field: QIPF) -> Limit:
 
 def _above(held_out: Calibration, share: float) -> float:
     n = len(held_out)
-    # the number of held-out scores at least as high that an outlier may have
+    # an outlier has at most so many held-out scores at least as high as its own
     most = math.floor(share * (n + 1)) - 1
     if most < 0:
         return math.inf
     return highest(float(rounded(held_out.scores[n - 1 - most : n - most])[0]))
 
 
-def judged_by(field: QIPF, limit: Limit) -> QIPF:
-    """The same field, whose `predict` goes by this limit."""
-    judge = copy.copy(field)
-    judge.offset_ = -limit.above
-    return judge
+def with_limit(field: QIPF, limit: Limit) -> QIPF:
+    """A copy of the field whose `predict` uses this limit."""
+    limited = copy.copy(field)
+    limited.offset_ = -limit.above
+    return limited

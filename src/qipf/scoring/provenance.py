@@ -1,8 +1,8 @@
-"""What a scored shard says of itself: the field, the options and the input that it came from.
+"""The provenance of a scored shard: digests of the field, the options and the input.
 
-Stands in the Parquet file's own metadata, with what the scores come to. A shard is finished when it
-is there and says what would be said of it now; times and machines are no part of it, so the same
-work gives the same bytes.
+Stored in the metadata of the Parquet file, with a summary of the scores. A shard is finished when
+its file exists and has the provenance that scoring it now would give. Times and machines are not
+part of it, so that the same work gives the same bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from qipf._version import __version__
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import LEARNED, QIPF
-from qipf.io.logits.parquet_files import opened
+from qipf.io.logits.parquet_files import parquet_file
 from qipf.scoring.table import Scored
 
 #: The entry of the file's metadata.
@@ -30,73 +31,66 @@ PIECE = 2**20
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Digests of everything that decides the numbers in a shard, and the version that wrote it."""
+class Provenance:
+    """The version that scored a shard, and digests of everything that determines its numbers."""
 
     version: str
     field: str
     options: str
     input: str = ""
 
-    def differs_from(self, other: Origin) -> str:
-        """What sets two apart, in words; empty when nothing does.
+    def differences(self, other: Provenance) -> list[str]:
+        """Names of what differs from another provenance.
 
-        >>> Origin("1.0", "a", "b", "c").differs_from(Origin("1.1", "a", "b", "d"))
-        'by qipf 1.0, from another input'
+        >>> Provenance("1.0", "a", "b", "c").differences(Provenance("1.1", "a", "b", "d"))
+        ['version', 'input']
         """
-        words = {
-            "version": f"by qipf {self.version}",
-            "field": "with another field",
-            "options": "with other options",
-            "input": "from another input",
-        }
-        mine, others = asdict(self), asdict(other)
-        return ", ".join(words[name] for name in words if mine[name] != others[name])
+        theirs = asdict(other)
+        return [name for name, value in asdict(self).items() if value != theirs[name]]
 
 
-def origin_of(field: QIPF, columns: Sequence[str], modes: bool) -> Origin:
-    """Where scores of these columns come from, less the input."""
-    from qipf._version import __version__
+def provenance_of(field: QIPF, columns: Sequence[str], modes: bool) -> Provenance:
+    """Provenance of scores of these columns, without the input."""
+    options = json.dumps({"columns": list(columns), "modes": modes}).encode()
+    digest = hashlib.blake2b(options, digest_size=16).hexdigest()
+    return Provenance(__version__, _field_digest(field), digest)
 
-    options = json.dumps({"columns": list(columns), "modes": modes})
-    return Origin(__version__, _field_digest(field), _digest(options.encode()))
 
-
-def file_digest(path: Path, tell: Callable[[int], object] = int) -> str:
-    """A fingerprint of a file's content; `tell` hears of the bytes as they are read."""
+def file_digest(path: Path, progress: Callable[[int], object] = int) -> str:
+    """Digest of a file's content; `progress` is called with the number of bytes of each piece."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb") as file:
             while piece := file.read(PIECE):
                 digest.update(piece)
-                tell(len(piece))
+                progress(len(piece))
     except OSError as error:
         raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
     return digest.hexdigest()
 
 
 @contextmanager
-def as_read(path: Path) -> Iterator[str]:
-    """The fingerprint of a file that is read meanwhile; refused if it does not stay the same."""
+def unchanged(path: Path) -> Iterator[str]:
+    """Digest of a file that is read in the block; raises at its end if the file was changed."""
     before, digest = _state(path), file_digest(path)
 
-    def require_the_same() -> None:
-        # hashed once more only if there is reason to
+    def require_unchanged() -> None:
+        # hashed again only if there is reason to
         if _state(path) != before and file_digest(path) != digest:
             raise QIPFInputError(
-                f"{path} was changed while it was read. Run again when nobody writes to it."
+                f"{path} was changed while it was read. Run again when nothing writes to it."
             )
 
     try:
         yield digest
     except Exception:
-        require_the_same()  # else what went wrong is not the reason that it seems
+        require_unchanged()  # the change is the likely cause of the other error
         raise
-    require_the_same()
+    require_unchanged()
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What the system says of a file: changes whenever its content does."""
+    """Attributes of a file that change when its content does."""
     try:
         found = path.stat()
     except OSError:
@@ -104,46 +98,34 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def as_metadata(origin: Origin, scored: Scored) -> dict[bytes, str]:
+def as_metadata(provenance: Provenance, scored: Scored) -> dict[bytes, str]:
     """The entry for a file's metadata."""
     summary = asdict(scored) if scored.rows else {"rows": 0}
-    return {KEY: json.dumps({"origin": asdict(origin), "scored": summary}, allow_nan=False)}
+    return {KEY: json.dumps({"origin": asdict(provenance), "scored": summary}, allow_nan=False)}
 
 
-def read_origin(path: Path) -> tuple[Origin, Scored] | None:
-    """What a shard says of itself; None when it is not one that qipf wrote whole."""
+def read_provenance(path: Path) -> tuple[Provenance, Scored] | None:
+    """Provenance and summary of a shard; None if it is not a complete shard written by qipf."""
     try:
-        with opened(path) as file:
-            entry = (file.metadata.metadata or {})[KEY]
-            said = json.loads(entry)
-            scored = Scored(**said["scored"])
-            counts, sizes = (scored.rows, scored.outliers), (scored.mean, scored.lowest)
-            if not all(type(n) is int for n in counts) or not all(
-                type(x) is float for x in (*sizes, scored.highest)
-            ):
-                return None
-            if scored.rows != file.metadata.num_rows:
-                return None
-            return Origin(**said["origin"]), scored
+        with parquet_file(path) as file:
+            entry = json.loads((file.metadata.metadata or {})[KEY])
+            rows = file.metadata.num_rows
+        scored = Scored(**entry["scored"])
+        types = [type(value) for value in asdict(scored).values()]
+        valid = types == [int, float, float, float, int] and scored.rows == rows
+        return (Provenance(**entry["origin"]), scored) if valid else None
     except (QIPFInputError, KeyError, TypeError, ValueError):
         return None
 
 
 def _field_digest(field: QIPF) -> str:
-    """Of all that scores and the count of outliers follow from."""
+    """Digest of everything that determines scores and the count of outliers."""
     digest = hashlib.blake2b(digest_size=16)
-    parameters = ("orders", "softening", "engine", "device")
-    said: dict[str, Any] = {name: getattr(field, name) for name in parameters}
-    said |= {name: getattr(field, name) for name in LEARNED}
-    for name, value in sorted(said.items()):
+    for name in sorted(("orders", "softening", "engine", "device", *LEARNED)):
+        value: Any = getattr(field, name)
         if isinstance(value, np.ndarray):
             digest.update(f"{name} {value.dtype} {value.shape}".encode())
             digest.update(np.ascontiguousarray(value).tobytes())
         else:
-            plain = list(value) if isinstance(value, tuple) else value
-            digest.update(f"{name} {plain}".encode())
+            digest.update(f"{name} {list(value) if isinstance(value, tuple) else value}".encode())
     return digest.hexdigest()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()

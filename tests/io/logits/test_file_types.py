@@ -1,4 +1,4 @@
-"""What a file is instead of text, and what is text although it does not begin like it."""
+"""Detection of files that are not text."""
 
 import bz2
 import gzip
@@ -10,11 +10,6 @@ import pytest
 from qipf.io.logits.file_types import FileType, detect_binary
 from qipf.io.logits.reading import read_table
 from qipf.monitor.lines import LineSource
-
-
-class Pipe(io.BytesIO):
-    def seekable(self):
-        return False
 
 
 @pytest.mark.parametrize(
@@ -31,19 +26,15 @@ class Pipe(io.BytesIO):
         (b"PAR1\x15\x04\x00\x00PAR1", FileType("a Parquet file")),
     ],
 )
-def test_every_kind_is_told_with_its_way_out(data, content):
+def test_every_type_is_detected(data, content):
     assert detect_binary(io.BytesIO(data)) == content
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1,PAR2\n1,2\n", b"BZh_a,BZh_b\n", b"BZh91,2\n"]
 )
-def test_text_that_begins_like_another_kind_is_text(data):
+def test_text_is_not_detected_as_another_type(data):
     assert detect_binary(io.BytesIO(data)) is None
-
-
-def test_what_cannot_be_looked_at_from_its_end_is_not_called_parquet():
-    assert detect_binary(Pipe(b"PAR1\x15\x04\x00\x00PAR1")) is None
 
 
 @pytest.mark.parametrize("names", ["PAR1,PAR2", "BZh_a,BZh_b"])

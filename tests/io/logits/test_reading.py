@@ -1,4 +1,4 @@
-"""Every kind of file gives the same rows; every kind of bad file gives one clear line."""
+"""Every type of file gives the same rows; bad files give one clear error."""
 
 import gzip
 import re
@@ -78,15 +78,8 @@ def test_numpy_arrays_of_every_number(tmp_path, one_row_blocks, dtype, order, sa
     save(path, values) if save is np.save else save(path, logits=values)
     rows = read_table(path)
     assert rows.labels is None
-    assert (
-        rows.logits.dtype
-        == (
-            np.float32
-            if np.dtype(dtype).itemsize <= 2 or np.dtype(dtype).kind == "f"
-            else np.float64
-        )
-        or np.dtype(dtype) == np.float64
-    )
+    small = values.dtype.kind == "f" and values.dtype.itemsize <= 4
+    assert rows.logits.dtype == (np.float32 if small else np.float64)
     np.testing.assert_array_equal(rows.logits, values)
 
 
@@ -101,9 +94,8 @@ def test_labels_from_a_file_of_their_own(tmp_path, one_row_blocks):
             np.concatenate([block.labels for block in table.blocks()]), LABELS
         )
     np.save(tmp_path / "z.npy", LABELS[:3])
-    with pytest.raises(QIPFInputError) as refused:
+    with pytest.raises(QIPFInputError, match="has 3 labels"):
         read_table(tmp_path / "x.npy", labels=str(tmp_path / "z.npy"))
-    assert str(refused.value) == f"{tmp_path}/z.npy has 3 labels, but {tmp_path}/x.npy 4 rows."
 
 
 def test_columns_by_name_and_by_pattern(tmp_path):
@@ -131,173 +123,114 @@ def test_marks_quotes_and_empty_lines(tmp_path, one_row_blocks):
     assert [block.others for block in blocks] == [{"note": ["two\r\nlines"]}, {"note": ["x"]}]
 
 
-# ---------------------------------------------------------------------- refusals
+# ---------------------------------------------------------------------- rejections
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "phrase"),
     [
-        ("", "{path} is empty: a header and rows of numbers are expected."),
-        ("logit_0,logit_1\n", "{path} has a header, but no rows."),
-        ("logit_0,logit_1\n\n\n", "{path} has a header, but no rows."),
-        (
-            "logit_0,logit_1\n1,2\n3\n",
-            "{path}, line 3 has 1 instead of 2 fields.",
-        ),
-        ("logit_0,logit_1\n1,2\n3,4,5\n", "{path}, line 3 has 3 instead of 2 fields."),
+        ("", "is empty"),
+        ("logit_0,logit_1\n", "has a header, but no rows"),
+        ("logit_0,logit_1\n\n\n", "has a header, but no rows"),
+        ("logit_0,logit_1\n1,2\n3\n", "line 3 has 1 instead of 2 fields"),
+        ("logit_0,logit_1\n1,2\n3,4,5\n", "line 3 has 3 instead of 2 fields"),
         (
             'note,logit_0,logit_1\n"a\nb",1,2\nc,1,cat\n',
-            "{path}, line 4: the column 'logit_1' holds 'cat', not a number.",
+            "line 4: the column 'logit_1' holds 'cat', not a number",
         ),
-        (
-            "logit_0,logit_1\n1,\n",
-            "{path}, line 2: the column 'logit_1' holds nothing, not a number.",
-        ),
-        (
-            "logit_0,logit_1\n1,2\n1,nan\n",
-            "{path}, line 3: logit_1 is nan. Drop rows with NaN or inf, or repair them.",
-        ),
-        (
-            "logit_0,logit_1\n-inf,2\n",
-            "{path}, line 2: logit_0 is -inf. Drop rows with NaN or inf, or repair them.",
-        ),
-        (
-            "logit_0,logit_1,label\n1,2,0\n1,2,2\n",
-            "{path}, line 3: the label is '2.0', but 2 logits have classes 0..1.",
-        ),
-        (
-            "logit_0,logit_1,label\n1,2,cat\n",
-            "{path}, line 2: the column 'label' holds 'cat', not a number.",
-        ),
-        (
-            "a,b\n1,2\n",
-            "{path} has no column 'logit*'. It has: a, b. Choose the logits with --columns, names "
-            "or patterns by comma.",
-        ),
-        (
-            "logit_0;logit_1\n1;2\n",
-            "{path} separates its columns by semicolons; commas are expected.",
-        ),
-        (
-            "logit_0,logit_0\n1,2\n",
-            "{path} has more than one column 'logit_0'. Rename one of them.",
-        ),
+        ("logit_0,logit_1\n1,\n", "line 2: the column 'logit_1' holds nothing"),
+        ("logit_0,logit_1\n1,2\n1,nan\n", "line 3: logit_1 is nan"),
+        ("logit_0,logit_1\n-inf,2\n", "line 2: logit_0 is -inf"),
+        ("logit_0,logit_1,label\n1,2,0\n1,2,2\n", "line 3: the label is '2.0'"),
+        ("logit_0,logit_1,label\n1,2,cat\n", "line 2: the column 'label' holds 'cat'"),
+        ("a,b\n1,2\n", "has no column 'logit*'. It has: a, b."),
+        ("logit_0;logit_1\n1;2\n", "separates its columns by semicolons"),
+        ("logit_0,logit_0\n1,2\n", "more than one column 'logit_0'"),
+        ("logit_0,café\n1,2\n".encode("latin-1"), "is not a text file in UTF-8"),
+        (gzip.compress(b"logit_0,logit_1\n1,2\n"), "is compressed (gzip), not text"),
     ],
 )
-def test_bad_text_is_refused_with_its_line(tmp_path, text, message):
+def test_bad_text_is_rejected_by_line(tmp_path, text, phrase):
     path = tmp_path / "t.csv"
-    path.write_text(text)
-    with pytest.raises(QIPFInputError) as refused:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)) as error:
         read_table(path)
-    assert str(refused.value) == message.format(path=path)
-
-
-def test_text_in_another_encoding_is_refused(tmp_path):
-    (tmp_path / "t.csv").write_bytes("logit_0,café\n1,2\n".encode("latin-1"))
-    with pytest.raises(QIPFInputError, match=r"t\.csv is not a text file in UTF-8\."):
-        read_table(tmp_path / "t.csv")
-    (tmp_path / "t.csv").write_bytes(gzip.compress(b"logit_0,logit_1\n1,2\n"))
-    with pytest.raises(QIPFInputError) as refused:
-        read_table(tmp_path / "t.csv")
-    assert str(refused.value) == (
-        f"{tmp_path}/t.csv is compressed (gzip), not text. Unpack it, or name it for what it is."
-    )
+    assert str(error.value).startswith(str(path))
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "phrase"),
     [
-        ({"x": LOGITS}, "{path} has no array 'logits'. It has: x. Save it with"),
-        ({"logits": LOGITS[0]}, "{path}: logits must have shape (predictions, logits), got (3,)."),
-        ({"logits": LOGITS[:0]}, "{path}: logits has no rows."),
-        (
-            {"logits": LOGITS[:, :0]},
-            "{path}: logits must have shape (predictions, logits), got (4, 0).",
-        ),
-        ({"logits": np.array([["a"]])}, "{path}: logits must hold numbers, got <U1."),
-        ({"logits": LOGITS > 0}, "{path}: logits must hold numbers, got bool."),
-        (
-            {"logits": LOGITS, "labels": LABELS[:2]},
-            "{path}: labels must have shape (4,), one entry per row of logits, got (2,).",
-        ),
-        (
-            {"logits": LOGITS, "labels": LABELS + 1},
-            "{path}, row 2 of logits: the label is '3', but 3 logits have classes 0..2.",
-        ),
-        (
-            {"logits": LOGITS, "labels": np.array(NAMES)},
-            "{path}, row 0 of logits: the label is 'a', but 3 logits have classes 0..2.",
-        ),
-        (
-            {"logits": np.where(LOGITS == 7, np.nan, LOGITS)},
-            "{path}, row 2 of logits: logit_2 is nan. Drop rows",
-        ),
+        ({"x": LOGITS}, "has no array 'logits'. It has: x."),
+        ({"logits": LOGITS[0]}, "logits must have shape (predictions, logits), got (3,)"),
+        ({"logits": LOGITS[:0]}, "logits has no rows"),
+        ({"logits": LOGITS[:, :0]}, "must have shape (predictions, logits), got (4, 0)"),
+        ({"logits": np.array([["a"]])}, "logits must hold numbers, got <U1"),
+        ({"logits": LOGITS > 0}, "logits must hold numbers, got bool"),
+        ({"logits": LOGITS, "labels": LABELS[:2]}, "labels must have shape (4,)"),
+        ({"logits": LOGITS, "labels": LABELS + 1}, "row 2 of logits: the label is '3'"),
+        ({"logits": LOGITS, "labels": np.array(NAMES)}, "row 0 of logits: the label is 'a'"),
+        ({"logits": np.where(LOGITS == 7, np.nan, LOGITS)}, "row 2 of logits: logit_2 is nan"),
+        ({"logits": np.array([[object()]], dtype=object)}, "logits holds Python objects"),
     ],
 )
-def test_bad_arrays_are_refused(tmp_path, one_row_blocks, arrays, message):
-    path = tmp_path / "t.npz"
-    np.savez(path, **arrays)
-    with pytest.raises(QIPFInputError, match=re.escape(message.format(path=path))):
-        read_table(path)
-
-
-def test_pickled_arrays_are_not_read(tmp_path):
-    np.savez(tmp_path / "t.npz", logits=np.array([[object()]], dtype=object))
-    with pytest.raises(QIPFInputError, match="logits holds Python objects, which are not read"):
+def test_bad_arrays_are_rejected(tmp_path, one_row_blocks, arrays, phrase):
+    np.savez(tmp_path / "t.npz", **arrays)
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
         read_table(tmp_path / "t.npz")
 
 
-def test_damaged_files_are_refused(tmp_path):
+def test_damaged_files_are_rejected(tmp_path):
     for name in ("t.npz", "t.npy", "t.parquet"):
         (tmp_path / name).write_bytes(b"not what it says")
         with pytest.raises(QIPFInputError, match=rf"{re.escape(name)}.* is not "):
             read_table(tmp_path / name)
     np.save(tmp_path / "t.npy", LOGITS)
-    whole = (tmp_path / "t.npy").read_bytes()
-    (tmp_path / "t.npy").write_bytes(whole[:-1])
-    with pytest.raises(QIPFInputError, match=r"t\.npy: the array is cut short\."):
-        read_table(tmp_path / "t.npy")
+    cut = (tmp_path / "t.npy").read_bytes()[:-1]
+    (tmp_path / "t.npy").write_bytes(cut)
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
-        archive.writestr("logits.npy", whole[:-1])
-    with pytest.raises(QIPFInputError, match=r"t\.npz: logits is cut short\."):
-        read_table(tmp_path / "t.npz")
+        archive.writestr("logits.npy", cut)
+    for name in ("t.npy", "t.npz"):
+        with pytest.raises(QIPFInputError, match="is cut short"):
+            read_table(tmp_path / name)
 
 
-def test_bad_parquet_columns_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("columns", "phrase"),
+    [
+        ({"logit_0": ["a"], "logit_1": [1.0]}, "the column 'logit_0' holds string, not numbers"),
+        ({"logit_0": [1.0, None], "logit_1": [1, 2]}, "row 1: logit_0 is null"),
+        ({"logit_0": np.empty(0)}, "has no rows"),
+    ],
+)
+def test_bad_parquet_columns_are_rejected(tmp_path, columns, phrase):
     import pyarrow.parquet
 
-    path = tmp_path / "t.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"logit_0": ["a"], "logit_1": [1.0]}), path)
-    with pytest.raises(QIPFInputError, match="the column 'logit_0' holds string, not numbers"):
-        read_table(path)
-    pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0, None], "logit_1": [1, 2]}), path)
-    with pytest.raises(QIPFInputError, match=r"row 1: logit_0 is null\."):
-        read_table(path)
-    pyarrow.parquet.write_table(pyarrow.table({"logit_0": [1.0]}).slice(1), path)
-    with pytest.raises(QIPFInputError, match="has no rows"):
-        read_table(path)
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(QIPFInputError, match=phrase):
+        read_table(tmp_path / "t.parquet")
 
 
-def test_wrong_names_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        (("no.csv",), "There is no file"),
+        (("t.txt",), "a file in .npz, .npy, .csv or .parquet is expected"),
+        ((".",), "Cannot read"),
+        (("t.csv", "logits_0"), "has no column 'logits_0'. Did you mean 'logit_0'?"),
+        (("t.csv", None, "klass"), "has no column 'klass' for the labels. It has: id, logit_0"),
+        (("t.csv", "l*", "label"), "the column 'label' is selected both as a logit and as"),
+        (("t.npy", "a"), "is one array without names"),
+        (("t.npz", None, "klass"), "has no array 'klass' for the labels. It has: logits."),
+        (("t.csv.gz",), "Unpack it first."),
+        (("x" * 300 + ".csv",), "File name too long"),
+        (("folder.csv",), "is a folder"),
+    ],
+)
+def test_wrong_names_are_rejected(tmp_path, arguments, phrase):
     csv_file(tmp_path / "t.csv")
     np.save(tmp_path / "t.npy", LOGITS)
     np.savez(tmp_path / "t.npz", logits=LOGITS)
-    for arguments, message in [
-        (("no.csv",), f"There is no file {tmp_path}/no.csv."),
-        (("t.txt",), f"Cannot read '{tmp_path}/t.txt': a file in .npz, .npy, .csv or .parquet is "),
-        ((".",), f"Cannot read '{tmp_path}': a file in "),
-        (("t.csv", "logits_0"), "has no column 'logits_0'. Did you mean 'logit_0'? It has: id, "),
-        (("t.csv", None, "klass"), "has no column 'klass' for the labels. It has: id, logit_0"),
-        (("t.csv", "l*", "label"), "the column 'label' is chosen as a logit and as the label."),
-        (("t.npy", "a"), "is one array without names: columns cannot be chosen in it"),
-        (("t.npz", None, "klass"), "has no array 'klass' for the labels. It has: logits."),
-        (("t.csv.gz",), "a file in .npz, .npy, .csv or .parquet is expected. Unpack it first."),
-        (("x" * 300 + ".csv",), ".csv: File name too long."),
-    ]:
-        path, *rest = arguments
-        with pytest.raises(QIPFInputError) as refused:
-            read_table(tmp_path / path, *rest)
-        assert message in str(refused.value)
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(QIPFInputError, match=r"folder\.csv is a folder; name a file in it\."):
-        read_table(tmp_path / "folder.csv")
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
+        read_table(tmp_path / arguments[0], *arguments[1:])

@@ -20,7 +20,7 @@ class Ensemble(Sampler):
 
     @property
     def forward_passes(self) -> int:
-        """Number of networks."""
+        """One for each network."""
         return self.networks
 
     def prepare(self, clean: CleanData) -> Draw:

@@ -1,16 +1,17 @@
-"""Networks with named parts: layers, features and last layer."""
+"""What a method may know about a network: its layers, its features, its last layer."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError
-from qipf.network.forward import evaluating
+from qipf.network import forward
 
 #: Rows that pass through a network at once when nothing is learned.
 ROWS = 2500
@@ -21,8 +22,8 @@ class LayeredNetwork(nn.Module):
 
     .. math:: \text{logits}(x) = \text{head}(\text{body}(x))
 
-    The body holds an `nn.Dropout` after each convolutional block and before each dense layer, of
-    rate 0 where the network trains without dropout. That is where MC-Dropout acts.
+    The body holds an `nn.Dropout`, of rate 0 where the network trains without one, at every joint:
+    after each convolutional block and before each dense layer. That is where MC-Dropout acts.
     Images come as floats in [0, 1].
 
     >>> network = LayeredNetwork([nn.Flatten(), nn.Linear(4, 3), nn.Tanh()], nn.Linear(3, 2))
@@ -52,20 +53,27 @@ class LayeredNetwork(nn.Module):
 
 
 class Outputs(NamedTuple):
-    """Outputs of one forward pass, shared by all methods."""
+    """What one pass over some images gives, for every method to share."""
 
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, width)
 
 
 def fresh_copy(network: LayeredNetwork) -> LayeredNetwork:
-    """A copy of the network with newly drawn weights."""
+    """The same architecture with newly drawn weights; the network given stays as it is."""
     copied = copy.deepcopy(network)
     for module in copied.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
     return copied
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients within; afterwards every module's mode as it was."""
+    with forward.evaluating(network), torch.no_grad():
+        yield
 
 
 def unit_range(images: Tensor) -> Tensor:
@@ -94,7 +102,7 @@ def predict(network: LayeredNetwork, images: Tensor, batch_size: int = ROWS) -> 
     if batch_size < 1:
         raise QIPFInputError(f"batch_size must be at least 1; got {batch_size}.")
     device = network.device
-    with evaluating(network), torch.no_grad():
+    with evaluating(network):
         features = torch.cat(
             [network.features(unit_range(part.to(device))) for part in images.split(batch_size)]
         )

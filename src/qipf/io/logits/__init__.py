@@ -2,6 +2,6 @@
 
 from qipf.io.logits.reading import KINDS, open_table, read_table
 from qipf.io.logits.table import Block, Table
-from qipf.io.logits.writing import written
+from qipf.io.logits.writing import table_writer
 
-__all__ = ["KINDS", "Block", "Table", "open_table", "read_table", "written"]
+__all__ = ["KINDS", "Block", "Table", "open_table", "read_table", "table_writer"]

@@ -1,4 +1,4 @@
-"""Which columns of a table are logits, and which one is the label."""
+"""Selection of the columns of a table that hold the logits and the label."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from fnmatch import fnmatchcase
 
 from qipf.errors import QIPFInputError
 
-#: Columns taken as logits when none are named.
+#: Columns selected as logits when none are named.
 LOGITS = "logit*"
 
-#: Columns taken as the label, if there, when none is named.
+#: Columns selected as the label, if present, when none is named.
 LABELS = ("labels", "label")
 
-#: Ask for the label if there is one; None leaves it among the other columns.
+#: Select the label if there is one; None leaves it among the other columns.
 AUTO = "auto"
 
 
-def chosen_columns(path: str, present: Sequence[str], wanted: str | None) -> list[str]:
-    """The logits' columns: names and patterns by comma, in the order asked for.
+def logit_columns(path: str, present: Sequence[str], wanted: str | None) -> list[str]:
+    """Names of the logits' columns, in the order of the names and patterns in `wanted`.
 
-    A pattern takes columns that end in numbers by their number, others as they stand in the file.
+    Columns that match a pattern are ordered by the number they end in, if all of them do, else as
+    in the file.
 
-    >>> chosen_columns("a.csv", ["id", "logit_10", "logit_2"], None)
+    >>> logit_columns("a.csv", ["id", "logit_10", "logit_2"], None)
     ['logit_2', 'logit_10']
-    >>> chosen_columns("a.csv", ["cat", "dog", "id"], "dog,cat")
+    >>> logit_columns("a.csv", ["cat", "dog", "id"], "dog,cat")
     ['dog', 'cat']
     """
     chosen: list[str] = []
@@ -40,8 +41,8 @@ def chosen_columns(path: str, present: Sequence[str], wanted: str | None) -> lis
             near = difflib.get_close_matches(pattern, present, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise QIPFInputError(
-                f"{path} has no column {pattern!r}.{hint} It has: {listed(present)}. Choose the "
-                "logits with --columns, names or patterns by comma."
+                f"{path} has no column {pattern!r}.{hint} It has: {listed(present)}. Select the "
+                "logits with --columns, names or patterns separated by commas."
             )
         chosen += [name for name in found if name not in chosen]
     repeated = next((name for name in chosen if list(present).count(name) > 1), None)
@@ -50,32 +51,44 @@ def chosen_columns(path: str, present: Sequence[str], wanted: str | None) -> lis
     return chosen
 
 
-def chosen_label(
+def label_column(
     path: str, present: Sequence[str], wanted: str | None, what: str = "column"
 ) -> str | None:
-    """The label's column (or array): the one named, with "auto" one called so, if there is one.
+    """Name of the label's column (or array): `wanted`, or with "auto" a usual name if present.
 
-    >>> chosen_label("a.csv", ["label", "logit_0"], "auto")
+    >>> label_column("a.csv", ["label", "logit_0"], "auto")
     'label'
     """
-    if wanted is None:
-        return None
     if wanted == AUTO:
         return next((name for name in LABELS if name in present), None)
-    if wanted not in present:
+    if wanted is not None and wanted not in present:
         raise QIPFInputError(
             f"{path} has no {what} {wanted!r} for the labels. It has: {listed(present)}."
         )
     return wanted
 
 
+def logit_and_label_columns(
+    path: str, present: Sequence[str], columns: str | None, labels: str | None
+) -> tuple[list[str], str | None]:
+    """Names of the logits' columns and of the label's, which must differ."""
+    label = label_column(path, present, labels)
+    chosen = logit_columns(path, present, columns)
+    if label in chosen:
+        raise QIPFInputError(
+            f"{path}: the column {label!r} is selected both as a logit and as the label. Name "
+            "fewer columns with --columns."
+        )
+    return chosen, label
+
+
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names by comma, the first of them if there are many."""
+    """Join the first names by commas."""
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
 
 def _by_number(names: list[str]) -> list[str]:
-    numbers = [re.search(r"(\d+)$", name) for name in names]
-    if not all(numbers):
+    numbers = {name: re.search(r"\d+$", name) for name in names}
+    if not all(numbers.values()):
         return names
-    return sorted(names, key=lambda name: int(re.search(r"(\d+)$", name).group()))  # type: ignore[union-attr]
+    return sorted(names, key=lambda name: int(numbers[name][0]))  # type: ignore[index]

@@ -1,9 +1,9 @@
-"""Logits in text files: comma-separated, with a header or (all numbers) without."""
+"""Logits in comma-separated text files, with or without a header."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -13,34 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.columns import chosen_columns, chosen_label
+from qipf.io.logits.columns import logit_and_label_columns
 from qipf.io.logits.file_types import detect_binary
-from qipf.io.logits.numbers import is_number, parse_number
-from qipf.io.logits.table import Block, Table, checked_labels, require_finite, rows_per_block
+from qipf.io.logits.table import Block, Table, checked_block, rows_per_block
+from qipf.io.logits.values import is_number, parse_number
 
 
 def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
-    """A text file whose first line names its columns; without names they are logits, in order."""
-    with _reading(path) as reader:
+    """Open a text file whose first line names its columns; if it is numbers, all are logits."""
+    with _reader(path) as reader:
         first = next(reader, None)
-        if not first:
-            raise QIPFInputError(f"{path} is empty: a header and rows of numbers are expected.")
-    headed = not _all_numbers(first)
+    if not first:
+        raise QIPFInputError(f"{path} is empty: a header and rows of numbers are expected.")
+    headed = not all(map(is_number, first))
     names = first if headed else [f"logit_{k}" for k in range(len(first))]
     if headed and len(names) == 1 and any(mark in names[0] for mark in ";\t"):
         raise QIPFInputError(
             f"{path} separates its columns by {'semicolons' if ';' in names[0] else 'tabs'}; "
             "commas are expected."
         )
-    label = chosen_label(str(path), names, labels)
-    chosen = chosen_columns(str(path), names, columns)
-    if label in chosen:
-        raise QIPFInputError(
-            f"{path}: the column {label!r} is chosen as a logit and as the label. Narrow --columns."
-        )
+    chosen, label = logit_and_label_columns(str(path), names, columns, labels)
 
     def blocks() -> Iterator[Block]:
-        with _reading(path) as reader:
+        with _reader(path) as reader:
             if headed:
                 next(reader)
             yield from _blocks(path, reader, names, chosen, label)
@@ -52,26 +47,23 @@ def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
 def _blocks(
     path: Path, reader: Any, names: Sequence[str], chosen: Sequence[str], label: str | None
 ) -> Iterator[Block]:
-    at = [names.index(name) for name in chosen]
-    label_at = None if label is None else names.index(label)
-    rest = [k for k in range(len(names)) if k not in at and k != label_at]
     numbered = _numbered(path, reader, len(names))
-    size = rows_per_block(len(names))
     empty = True
-    while part := list(islice(numbered, size)):
+    while part := list(islice(numbered, rows_per_block(len(names)))):
         empty = False
-        lines, rows = [line for line, _ in part], [row for _, row in part]
+        lines, rows = zip(*part, strict=True)
 
-        def where(row: int, lines: list[int] = lines) -> str:
+        def where(row: int, lines: tuple[int, ...] = lines) -> str:
             return f"line {lines[row]}"
 
-        logits = _numbers(path, rows, lines, names, at)
-        require_finite(logits, str(path), where, chosen)
-        truth = None
-        if label_at is not None:
-            classes = _numbers(path, rows, lines, names, [label_at])[:, 0]
-            truth = checked_labels(classes, len(chosen), str(path), where)
-        yield Block(logits, truth, {names[k]: [row[k] for row in rows] for k in rest})
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        numbers = {
+            name: _numbers(path, where, name, columns.pop(name))
+            for name in ([*chosen, label] if label else chosen)
+        }
+        logits = np.stack([numbers[name] for name in chosen], axis=1)
+        truth = numbers[label] if label else None
+        yield checked_block(str(path), where, chosen, logits, truth, columns)
     if empty:
         raise QIPFInputError(f"{path} has a header, but no rows.")
 
@@ -88,52 +80,42 @@ def _numbered(path: Path, reader: Any, width: int) -> Iterator[tuple[int, list[s
 
 
 def _numbers(
-    path: Path, rows: list[list[str]], lines: list[int], names: Sequence[str], at: Sequence[int]
-) -> NDArray[np.float64]:  # (n, len(at))
+    path: Path, where: Callable[[int], str], name: str, values: list[str]
+) -> NDArray[np.float64]:  # (n,)
     try:
-        return np.array([[parse_number(row[k]) for k in at] for row in rows])
+        return np.array([parse_number(value) for value in values])
     except ValueError:
-        for row, line in zip(rows, lines, strict=True):
-            for k in at:
-                if not is_number(row[k]):
-                    found = repr(row[k]) if row[k].strip() else "nothing"
-                    raise QIPFInputError(
-                        f"{path}, line {line}: the column {names[k]!r} holds {found}, not a number."
-                    ) from None
-        raise
+        row = next(row for row, value in enumerate(values) if not is_number(value))
+        found = repr(values[row]) if values[row].strip() else "nothing"
+        raise QIPFInputError(
+            f"{path}, {where(row)}: the column {name!r} holds {found}, not a number."
+        ) from None
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Any]:
+def _reader(path: Path) -> Iterator[Any]:
     try:
-        # utf-8-sig: spreadsheets put a mark at the start that is no part of the first name
+        # utf-8-sig: spreadsheets write a byte order mark before the first name
         with open(path, encoding="utf-8-sig", newline="") as file:
             yield csv.reader(file)
     except UnicodeDecodeError as error:
-        raise QIPFInputError(f"{path} is {_instead_of_text(path)}.") from error
+        with open(path, "rb") as file:
+            found = detect_binary(file)
+        reason = (
+            f"{found.what}, not text. Unpack it, or change the suffix to that of its type"
+            if found
+            else "not a text file in UTF-8"
+        )
+        raise QIPFInputError(f"{path} is {reason}.") from error
     except csv.Error as error:
         raise QIPFInputError(f"{path} is not a readable text table: {error}.") from error
 
 
-def _instead_of_text(path: Path) -> str:
-    with open(path, "rb") as file:
-        found = detect_binary(file)
-    return (
-        f"{found.what}, not text. Unpack it, or name it for what it is"
-        if found
-        else "not a text file in UTF-8"
-    )
-
-
 def _lines(path: Path) -> int:
-    """How many lines there are, read in large pieces."""
+    """Number of lines, read in large pieces."""
     count, last = 0, b"\n"
     with open(path, "rb") as file:
         while piece := file.read(2**20):
             count += piece.count(b"\n")
             last = piece[-1:]
     return count + (last != b"\n")
-
-
-def _all_numbers(fields: Sequence[str]) -> bool:
-    return all(map(is_number, fields))

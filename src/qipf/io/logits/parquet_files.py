@@ -1,4 +1,4 @@
-"""Logits in Parquet files: one column a logit (needs pyarrow)."""
+"""Logits in Parquet files, one column per logit (needs pyarrow)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qipf.errors import QIPFError, QIPFInputError, first_line
-from qipf.io.logits.columns import chosen_columns, chosen_label
-from qipf.io.logits.table import Block, Table, checked_labels, require_finite, rows_per_block
+from qipf.io.logits.columns import logit_and_label_columns
+from qipf.io.logits.table import Block, Table, checked_block, row_from, rows_per_block
+from qipf.io.logits.values import as_floats
 
-#: Bytes of a block of rows, about, by the size of some of them.
+#: Approximate most bytes of a block of rows, decoded.
 BYTES_PER_BLOCK = 2**26
 
-#: Row groups that are looked into for the size of a row, about, and rows in each.
+#: Row groups that are sampled for the size of a row, about, and rows sampled in each.
 PROBES, PROBED = 8, 64
 
 #: Bytes read ahead of each column: a row group may be larger than memory.
@@ -26,7 +26,7 @@ READ_AHEAD = 2**18
 
 
 def pyarrow() -> Any:
-    """The library that reads and writes Parquet, asked for only when it is needed."""
+    """Import pyarrow, or raise an error that says how to install it."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -35,31 +35,25 @@ def pyarrow() -> Any:
 
 
 def open_parquet(path: Path, columns: str | None, labels: str | None) -> Table:
-    """A Parquet file whose columns are logits, perhaps a label, and others to carry along."""
-    with opened(path) as file:
+    """Open a Parquet file with columns of logits, perhaps a label, and others."""
+    with parquet_file(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows
-    names = list(schema.names)
-    label = chosen_label(str(path), names, labels)
-    chosen = chosen_columns(str(path), names, columns)
-    if label in chosen:
-        raise QIPFInputError(
-            f"{path}: the column {label!r} is chosen as a logit and as the label. Narrow --columns."
-        )
-    require_numbers(path, schema, [*chosen, *([label] if label else [])])
+    chosen, label = logit_and_label_columns(str(path), list(schema.names), columns, labels)
+    require_numeric(path, schema, [*chosen, *([label] if label else [])])
     if rows == 0:
         raise QIPFInputError(f"{path} has no rows.")
 
     def blocks() -> Iterator[Block]:
         start = 0
-        for batch in batches(path):
-            yield _block(str(path), batch, chosen, label, start)
+        for batch in read_batches(path):
+            yield batch_block(path, batch, chosen, start, label)
             start += batch.num_rows
 
     return Table(str(path), rows, tuple(chosen), label is not None, blocks)
 
 
-def require_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
-    """Refuse columns that hold anything else."""
+def require_numeric(path: Path, schema: Any, names: Sequence[str]) -> None:
+    """Raise if one of these columns does not hold numbers."""
     types = pyarrow().types
     for name in names:
         kind = schema.field(name).type
@@ -69,23 +63,23 @@ def require_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """A Parquet file, its footer read."""
+def parquet_file(path: Path) -> Iterator[Any]:
+    """Open a Parquet file and read its footer."""
     arrow = pyarrow()
     try:
         file = arrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the system's word, not Arrow's
+        if isinstance(error, OSError) and error.errno:  # an error of the system, not of Arrow
             raise QIPFInputError(f"Cannot read {path}: {os.strerror(error.errno)}.") from error
         raise QIPFInputError(f"{path} is not a Parquet file ({first_line(error)}).") from error
     with file:
         yield file
 
 
-def batches(path: Path) -> Generator[Any, None, None]:
-    """A file's rows, in blocks whose size follows from the file alone."""
+def read_batches(path: Path) -> Generator[Any, None, None]:
+    """Read a file in record batches whose size depends on the file alone."""
     arrow = pyarrow()
-    with opened(path) as file:
+    with parquet_file(path) as file:
         try:
             most = rows_per_block(file.metadata.num_columns)
             size = max(1, min(most, BYTES_PER_BLOCK // _bytes_per_row(file)))
@@ -95,9 +89,9 @@ def batches(path: Path) -> Generator[Any, None, None]:
 
 
 def _bytes_per_row(file: Any) -> int:
-    """Of the widest rows among the first of some row groups, decoded.
+    """Largest mean size of a decoded row among samples of some row groups.
 
-    What the footer says is the size on the disk: text that repeats is far larger in memory.
+    The footer has the size on disk only: text that repeats is far larger in memory.
     """
     groups = file.metadata.num_row_groups
     widest = 1
@@ -108,34 +102,22 @@ def _bytes_per_row(file: Any) -> int:
     return widest
 
 
-def logits_of(
-    path: str, batch: Any, chosen: Sequence[str], start: int
-) -> NDArray[Any]:  # (n, len(chosen))
-    """The logits of a block whose first row is row `start` of the file."""
+def batch_block(
+    path: Path, batch: Any, chosen: Sequence[str], start: int, label: str | None = None
+) -> Block:
+    """Convert and check a record batch whose first row is row `start` of the file."""
     for name in chosen:
         if batch.column(name).null_count:
             row = start + int(np.flatnonzero(batch.column(name).is_null())[0])
             raise QIPFInputError(
                 f"{path}, row {row}: {name} is null. Drop rows without a number, or fill them in."
             )
-    logits = np.stack([_numbers(batch.column(name)) for name in chosen], axis=1)
-    require_finite(logits, path, lambda row: f"row {start + row}", chosen)
-    return logits
-
-
-def _block(path: str, batch: Any, chosen: Sequence[str], label: str | None, start: int) -> Block:
-    logits = logits_of(path, batch, chosen, start)
-    truth = None
-    if label is not None:
-        classes = _numbers(batch.column(label))
-        truth = checked_labels(classes, len(chosen), path, lambda row: f"row {start + row}")
-    rest = [name for name in batch.schema.names if name not in chosen and name != label]
-    return Block(logits, truth, {name: batch.column(name) for name in rest})
-
-
-def _numbers(column: Any) -> NDArray[Any]:  # (n,)
-    """A column as floats; what is missing becomes NaN."""
-    values = column.to_numpy(zero_copy_only=False)
-    return np.asarray(
-        values, np.float32 if values.dtype in (np.float16, np.float32) else np.float64
-    )
+    # nulls among the labels become NaN, which is no class
+    arrays = {
+        name: as_floats(batch.column(name).to_numpy(zero_copy_only=False))
+        for name in ([*chosen, label] if label else chosen)
+    }
+    logits = np.stack([arrays[name] for name in chosen], axis=1)
+    others = {name: batch.column(name) for name in batch.schema.names if name not in arrays}
+    truth = arrays[label] if label else None
+    return checked_block(str(path), row_from(start), chosen, logits, truth, others)

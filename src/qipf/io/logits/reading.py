@@ -1,4 +1,4 @@
-"""Opening a file of logits by what its name ends in."""
+"""Opening a file of logits by its suffix."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from qipf.errors import QIPFInputError
 from qipf.io.atomic import either
 from qipf.io.logits.columns import AUTO
 from qipf.io.logits.csv_files import open_csv
-from qipf.io.logits.numpy_files import open_npy, open_npz, read_labels
+from qipf.io.logits.numpy_files import open_numpy, read_labels
 from qipf.io.logits.parquet_files import open_parquet
-from qipf.io.logits.probabilities import warn_of_probabilities
 from qipf.io.logits.table import Block, Table
+from qipf.io.logits.values import warn_of_probabilities
 
-#: Files that hold logits.
-KINDS = (".npz", ".npy", ".csv", ".parquet")
+#: How to open a file of logits, by its suffix.
+_READERS = {".npz": open_numpy, ".npy": open_numpy, ".csv": open_csv, ".parquet": open_parquet}
 
-#: Files that must be unpacked first.
+#: Suffixes of files that hold logits.
+KINDS = tuple(_READERS)
+
+#: Suffixes of files that must be unpacked first.
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def open_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Table:
-    """A file of logits, opened and checked as far as its header tells.
+    """Open a file of logits and check its header.
 
     Parameters
     ----------
     path : .npz with an array `logits` (and `labels`), .npy with logits alone, or .csv and
-        .parquet with one column a logit.
-    columns : names or patterns of the logits' columns, by comma; those named ``logit*`` if not
+        .parquet with one column per logit.
+    columns : names or patterns of the logits' columns, separated by commas; ``logit*`` if not
         given. For .npz, the name of the array.
     labels : the column or array of true classes, or an .npy file with them; ``"auto"`` takes
         `labels` or `label` if there is one, None takes none.
@@ -44,36 +47,23 @@ def open_table(path: Path | str, columns: str | None = None, labels: str | None 
     >>> table.rows, table.columns, [block.logits.tolist() for block in table.blocks()]
     (2, ('logit_0', 'logit_1'), [[[1.5, -2.0], [0.0, 3.0]]])
     """
-    return _watched(_opened(_existing(Path(path)), columns, labels))
-
-
-def _opened(path: Path, columns: str | None, labels: str | None) -> Table:
-    kind = path.suffix.lower()
-    if labels is not None and labels.lower().endswith(".npy"):
-        return _labelled_by(_existing(Path(labels)), _opened(path, columns, None))
-    if kind == ".csv":
-        return open_csv(path, columns, labels)
-    if kind == ".parquet":
-        return open_parquet(path, columns, labels)
-    if kind == ".npz":
-        return open_npz(path, columns, labels)
-    if columns is not None or labels not in (None, AUTO):
-        raise QIPFInputError(
-            f"{path} is one array without names: columns cannot be chosen in it, and labels come "
-            "from an .npy file of their own."
-        )
-    return open_npy(path)
+    path = _readable(Path(path))
+    own = labels is not None and labels.lower().endswith(".npy")
+    table = _READERS[path.suffix.lower()](path, columns, None if own else labels)
+    if own:
+        table = _with_labels(table, _readable(Path(str(labels))))
+    return replace(table, blocks=lambda: _warned(table))
 
 
 def read_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Block:
-    """Logits and labels of all rows at once; see `open_table`."""
+    """Read the logits and labels of all rows at once; see `open_table`."""
     blocks = list(open_table(path, columns, labels).blocks())
     truth = [block.labels for block in blocks if block.labels is not None]
     logits = np.concatenate([block.logits for block in blocks])
     return Block(logits, np.concatenate(truth) if truth else None)
 
 
-def _existing(path: Path) -> Path:
+def _readable(path: Path) -> Path:
     if path.suffix.lower() not in KINDS:
         if not path.suffix and not os.path.exists(path):
             raise QIPFInputError(f"There is no file or folder {path}.")
@@ -92,19 +82,15 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _watched(table: Table) -> Table:
-    """The same table; reading it warns if its first rows look like probabilities."""
-
-    def blocks() -> Iterator[Block]:
-        for number, block in enumerate(table.blocks()):
-            if number == 0:
-                warn_of_probabilities(table.path, block.logits)
-            yield block
-
-    return replace(table, blocks=blocks)
+def _warned(table: Table) -> Iterator[Block]:
+    """The blocks of a table, with a warning if the first one looks like probabilities."""
+    for number, block in enumerate(table.blocks()):
+        if number == 0:
+            warn_of_probabilities(table.path, block.logits)
+        yield block
 
 
-def _labelled_by(path: Path, table: Table) -> Table:
+def _with_labels(table: Table, path: Path) -> Table:
     """The table with labels from a file of their own."""
 
     def blocks() -> Iterator[Block]:

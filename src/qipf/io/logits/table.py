@@ -1,4 +1,4 @@
-"""What a file of logits gives: its shape, and its rows block by block."""
+"""An open table of logits: its shape, and its rows in blocks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFInputError
+from qipf.io.logits.values import as_floats, checked_labels, require_finite
 
-#: Numbers in a block, at most: 32 MB in float64, and no more rows than below.
+#: Most numbers in a block (32 MB in float64), and most rows.
 NUMBERS_PER_BLOCK, ROWS_PER_BLOCK = 2**22, 2**15
 
 
@@ -21,27 +21,43 @@ class Block:
 
     logits: NDArray[Any]  # (n, d) float32 or float64, finite
     labels: NDArray[np.int64] | None = None  # (n,) true classes 0..d-1
-    others: dict[str, Any] = field(default_factory=dict)  # by column: n values each, as they came
+    others: dict[str, Any] = field(default_factory=dict)  # other columns, n values each
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file of logits, opened: what it holds is known, its rows are still on the disk."""
+    """A file of logits whose header has been read, and whose rows are still on disk."""
 
     path: str
-    rows: int  # for a text file: its lines, which quoted line breaks may exceed
+    rows: int  # for a text file the number of lines, an upper bound if quotes hold line breaks
     columns: tuple[str, ...]  # names of the d logits
     labelled: bool
     blocks: Callable[[], Iterator[Block]]
 
     @property
     def dimension(self) -> int:
-        """Logits in a row."""
+        """Number of logits in a row."""
         return len(self.columns)
 
 
+def checked_block(
+    path: str,
+    where: Callable[[int], str],
+    columns: Sequence[str],
+    logits: NDArray[Any],  # (n, d)
+    labels: NDArray[Any] | None,  # (n,)
+    others: dict[str, Any],
+) -> Block:
+    """Convert and check rows; `where` describes a row of the block in error messages."""
+    logits = as_floats(logits)
+    require_finite(logits, path, where, columns)
+    if labels is not None:
+        labels = checked_labels(labels, len(columns), path, where)
+    return Block(logits, labels, others)
+
+
 def rows_per_block(dimension: int) -> int:
-    """How many rows of this length make a block.
+    """Number of rows of this length in a block.
 
     >>> rows_per_block(10), rows_per_block(1000)
     (32768, 4194)
@@ -49,39 +65,10 @@ def rows_per_block(dimension: int) -> int:
     return max(1, min(ROWS_PER_BLOCK, NUMBERS_PER_BLOCK // max(1, dimension)))
 
 
-def require_finite(
-    logits: NDArray[Any],  # (n, d)
-    path: str,
-    where: Callable[[int], str],
-    columns: Sequence[str],
-) -> None:
-    """Refuse NaN and infinity, naming the place of the first."""
-    if np.isfinite(logits.sum()):  # one pass; only a suspicion is looked into
-        return
-    rows, at = np.nonzero(~np.isfinite(logits))
-    if not len(rows):
-        return
-    raise QIPFInputError(
-        f"{path}, {where(int(rows[0]))}: {columns[at[0]]} is {logits[rows[0], at[0]]}. "
-        "Drop rows with NaN or inf, or repair them."
-    )
+def row_from(start: int, of: str = "") -> Callable[[int], str]:
+    """Describe the rows of a block whose first row is row `start` of the file.
 
-
-def checked_labels(
-    values: NDArray[Any],  # (n,)
-    classes: int,
-    path: str,
-    where: Callable[[int], str],
-) -> NDArray[np.int64]:  # (n,)
-    """True classes as whole numbers 0..classes-1."""
-    if values.dtype.kind in "fiub":
-        bad = ~np.isin(values, np.arange(classes))
-        if not bad.any():
-            return values.astype(np.int64)
-        first = int(np.flatnonzero(bad)[0])
-    else:
-        first = 0
-    raise QIPFInputError(
-        f"{path}, {where(first)}: the label is {str(values[first])!r}, but {classes} logits have "
-        f"classes 0..{classes - 1}."
-    )
+    >>> row_from(100)(5)
+    'row 105'
+    """
+    return lambda row: f"row {start + row}{of}"

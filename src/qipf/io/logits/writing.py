@@ -1,4 +1,4 @@
-"""Writing columns block by block, as a file that is there whole or not at all."""
+"""Writing columns block by block into a file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from numpy.typing import NDArray
 
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.logits.parquet_files import pyarrow
-from qipf.io.logits.reading import KINDS
 
 #: Takes the columns of the next rows by name: values of one length, always under the same names.
 Write = Callable[[Mapping[str, Any]], None]
 
 
 @contextmanager
-def written(path: Path) -> Iterator[Write]:
-    """A function that appends rows; the file appears, or is replaced, when all went well.
+def table_writer(path: Path) -> Iterator[Write]:
+    """A function that appends rows; the file appears, or is replaced, if the block succeeds.
 
-    .csv and .parquet go to the disk block by block; the arrays of .npz and .npy are put together
+    .csv and .parquet are written to disk block by block; the arrays of .npz and .npy are collected
     in memory first. An .npy holds one array: (n,) for one column, (n, columns) for several.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "scored.csv")
-    >>> with written(path) as write:
+    >>> with table_writer(path) as write:
     ...     write({"id": ["a", "b"], "uncertainty": np.array([0.5, 1.25])})
     >>> path.read_text()
     'id,uncertainty\\na,0.5\\nb,1.25\\n'
     """
-    path = checked_output(path, KINDS)
+    path = checked_output(path, tuple(_WRITERS))
     kind = path.suffix.lower()
     if kind == ".parquet":
         pyarrow()
@@ -46,15 +45,12 @@ def written(path: Path) -> Iterator[Write]:
 
 @contextmanager
 def _csv(file: BinaryIO) -> Iterator[Write]:
-    names: list[str] = []
-
     def write(columns: Mapping[str, Any]) -> None:
         text = io.StringIO(newline="")
         lines = csv.writer(text, lineterminator="\n")
-        if not names:
-            names.extend(columns)
-            lines.writerow(names)
-        lines.writerows(zip(*map(plain, columns.values()), strict=True))
+        if file.tell() == 0:
+            lines.writerow(columns)
+        lines.writerows(zip(*map(_plain, columns.values()), strict=True))
         file.write(text.getvalue().encode())
 
     yield write
@@ -80,7 +76,7 @@ def _parquet(file: BinaryIO) -> Iterator[Write]:
 def _npz(file: BinaryIO) -> Iterator[Write]:
     parts: list[Mapping[str, Any]] = []
     yield parts.append
-    with zipfile.ZipFile(file, "w") as archive:
+    with zipfile.ZipFile(file, "w") as archive:  # np.savez cannot write an array named "file"
         for name, array in _joined(parts).items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy.write_array(member, array, allow_pickle=False)
@@ -91,9 +87,7 @@ def _npy(file: BinaryIO) -> Iterator[Write]:
     parts: list[Mapping[str, Any]] = []
     yield parts.append
     arrays = list(_joined(parts).values())
-    npy.write_array(
-        file, arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), allow_pickle=False
-    )
+    np.save(file, arrays[0] if len(arrays) == 1 else np.stack(arrays, axis=1), allow_pickle=False)
 
 
 def _joined(parts: list[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
@@ -102,22 +96,22 @@ def _joined(parts: list[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
 
 def _array(column: Any) -> NDArray[Any]:
     """A column as an array of numbers or of text, never of Python objects."""
-    array = np.asarray(plain(column))
+    array = np.asarray(_plain(column))
     if array.dtype == object:
         return np.array(["" if value is None else str(value) for value in array])
     return array
 
 
-def plain(column: Any) -> Any:
-    """A column as Python values, whichever library holds it."""
+def _plain(column: Any) -> Any:
+    """A column as Python values: from an Arrow array, a numpy array or a list."""
     if hasattr(column, "to_pylist"):
         return column.to_pylist()
     return column.tolist() if hasattr(column, "tolist") else column
 
 
 _WRITERS: dict[str, Callable[[BinaryIO], AbstractContextManager[Write]]] = {
+    ".npz": _npz,
+    ".npy": _npy,
     ".csv": _csv,
     ".parquet": _parquet,
-    ".npy": _npy,
-    ".npz": _npz,
 }
