@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from qipf.layered.class_field import ClassField, FieldValues
+from qipf.layered.class_field import ClassField
 from qipf.network.features import LayerSite, Rows
 
 
@@ -15,11 +15,10 @@ def posteriors_of(
     logits: Tensor,  # (n, classes)
     rows: Rows,
     fields: Mapping[LayerSite, ClassField],
-    evaluate: Callable[[ClassField, Tensor], FieldValues] = ClassField.__call__,
 ) -> tuple[Tensor, Tensor]:  # (n, 1 + layers, classes), (n, layers)
     """Posteriors of the softmax, first, and of the layers; log densities of the layers' fields."""
     softmax = torch.softmax(logits.double(), 1)
-    found = {site: evaluate(field, rows[site]) for site, field in fields.items()}
+    found = {site: field(rows[site]) for site, field in fields.items()}
     posteriors = [
         completed(found[site].posterior, field, softmax) for site, field in fields.items()
     ]
