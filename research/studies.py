@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from qipf.bench.corruptions import corrupt
-from qipf.bench.methods.network import evaluating, unit_range
+from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import Contender
 from qipf.bench.suites import CLEAN
 from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
 from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows, chosen_sites
+from qipf.network.forward import evaluating
 from qipf.network.reading import in_parts
 
 #: Shares of its accuracy above chance that the network keeps on the perturbed images.

@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from qipf.bench.batches import Batches, Plan
-from qipf.bench.learning import Single, Stacked, Steps, one_cycle
+from qipf.bench.learning import Steps, one_cycle
 from qipf.bench.methods.randomness import seeded
-from qipf.bench.networks import VGG3, DigitsMLP
+from qipf.bench.networks import DigitsMLP
 
 CPU = torch.device("cpu")
 
@@ -34,26 +35,26 @@ def test_the_rate_is_a_line_then_a_cosine():
     assert rates[999].item() < 1e-4
 
 
-def steps_of(learner, seeds: list[int], bs: int = 8) -> Steps:
+def steps_of(network: nn.Module, penalty: Callable[[], torch.Tensor] | None = None) -> Steps:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(24, 1, 8, 8, generator=generator)
     labels = torch.randint(0, 3, (24,), generator=generator)
-    plan = Plan(seeds, 24, augment=False, device=CPU)
+    plan = Plan(5, 24, augment=False, device=CPU)
     plan.draw(0)
-    return Steps(learner, Batches(images, labels, plan, bs), one_cycle(30, 0.01))
+    return Steps(network, Batches(images, labels, plan, 8), one_cycle(30, 0.01), penalty)
 
 
 def test_a_step_is_adams_step_on_the_mean_cross_entropy():
     with seeded("cpu", 0):
         network = DigitsMLP(1, 3, 8)
     reference = copy.deepcopy(network)
-    steps = steps_of(Single(network), [5])
+    steps = steps_of(network)
     optimiser = torch.optim.Adam(reference.parameters())
     for number in range(5):
         inputs, labels = steps.batches(torch.tensor([number % 3]))
         optimiser.param_groups[0]["lr"] = one_cycle(30, 0.01)[number].item()
         optimiser.zero_grad()
-        nn.functional.cross_entropy(reference(inputs[0]), labels[0]).backward()
+        nn.functional.cross_entropy(reference(inputs), labels).backward()
         optimiser.step()
         steps()
     for learned, expected in zip(network.parameters(), reference.parameters(), strict=True):
@@ -65,8 +66,8 @@ def test_a_penalty_is_added_to_the_loss():
         plain = DigitsMLP(1, 3, 8)
     added = copy.deepcopy(plain)
     steps = [
-        steps_of(Single(plain), [5]),
-        steps_of(Single(added, lambda: added.head.weight.square().sum()), [5]),
+        steps_of(plain),
+        steps_of(added, lambda: added.head.weight.square().sum()),
     ]
     squares = added.head.weight.detach().square().sum().item()
     for step in steps:
@@ -76,50 +77,11 @@ def test_a_penalty_is_added_to_the_loss():
     assert torch.equal(plain.body[2].weight, added.body[2].weight)
 
 
-def without_dropout(network: nn.Module) -> nn.Module:
-    for layer in network.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    return network
-
-
-def test_stacked_networks_learn_what_each_learns_alone():
-    with seeded("cpu", 0):
-        networks = [without_dropout(VGG3(1, 3, 8)) for _ in range(3)]
-    alone = copy.deepcopy(networks)
-    stack = Stacked(networks)
-    together = steps_of(stack, [1, 2, 3])
-    singles = [steps_of(Single(n), [seed]) for n, seed in zip(alone, (1, 2, 3), strict=True)]
-    for step in (together, *singles):
-        for _ in range(4):
-            step()
-    stack.unstack()
-    assert int(together.correct) == sum(int(step.correct) for step in singles)
-    assert float(together.loss) == pytest.approx(sum(float(s.loss) for s in singles), rel=1e-3)
-    for learned, expected in zip(networks, alone, strict=True):
-        reference = expected.state_dict()
-        for name, tensor in learned.state_dict().items():
-            torch.testing.assert_close(tensor, reference[name], rtol=1e-3, atol=1e-4)
-        assert reference["body.2.num_batches_tracked"].item() == 4
-
-
-def test_stacked_networks_have_dropout_of_their_own():
-    with seeded("cpu", 0):
-        network = VGG3(1, 3, 8)
-    stack = Stacked([network, copy.deepcopy(network)])
-    inputs = torch.rand(1, 6, 1, 8, 8, generator=torch.Generator().manual_seed(1)).expand(
-        2, -1, -1, -1, -1
-    )
-    with seeded("cpu", 2):
-        logits = stack.logits(inputs)
-    assert not torch.allclose(logits[0], logits[1])
-
-
 def test_gradients_take_their_parameters_layout():
     """Fused Adam reads both in memory order; a transposed gradient would be taken wrongly."""
     with seeded("cpu", 0):
         network = nn.Sequential(Transposed(64, 3))
-    steps = steps_of(Single(network), [5])
+    steps = steps_of(network)
     steps()
     first = -steps.adam.param_groups[0]["lr"] * network[0].weight.grad.sign()
     with seeded("cpu", 0):
@@ -141,11 +103,11 @@ class Transposed(nn.Module):
 
 def test_counts_are_means_since_the_restart():
     with seeded("cpu", 0):
-        steps = steps_of(Stacked([DigitsMLP(1, 3, 8), DigitsMLP(1, 3, 8)]), [1, 2])
+        steps = steps_of(DigitsMLP(1, 3, 8))
     steps()
     steps.restart_counts()
     steps()
     accuracy, loss = steps.accuracy_and_loss(1)
-    assert accuracy == int(steps.correct) / 16
-    assert loss == pytest.approx(float(steps.loss) / 2)
+    assert accuracy == int(steps.correct) / 8
+    assert loss == float(steps.loss)
     assert 0.5 < loss < 2

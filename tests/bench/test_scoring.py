@@ -49,12 +49,8 @@ def test_scores_that_cannot_be_ranked_are_told_with_their_task(contender, monkey
     monkeypatch.setattr(
         type(method), "score", lambda self, batch: torch.full((len(batch),), torch.nan)
     )
-    with pytest.raises(QIPFError) as refused:
+    with pytest.raises(QIPFError, match="entropy on tiny_mlp, rotation 90: uncertainty has 599"):
         list(contender.judge("rotation", 90.0, ["entropy"]))
-    assert str(refused.value) == (
-        "entropy on tiny_mlp, rotation 90: uncertainty has 599 values that are not finite (first: "
-        "row 0, nan). Drop these predictions, or rank them yourself."
-    )
 
 
 def test_parameters_say_all_that_decides_the_numbers():

@@ -23,6 +23,7 @@ def suite(monkeypatch):
     return "brief"
 
 
+@pytest.mark.slow
 def test_run_then_table(monkeypatch, capsys, tmp_path, suite):
     out = tmp_path / "out"
     code, text, err = run(

@@ -11,6 +11,8 @@ from tests.report.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 
+pytestmark = pytest.mark.slow
+
 AT = ("--network", "tiny_mlp", "--corruption", "rotation", "--level", "30")
 
 

@@ -23,6 +23,7 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_page_of_your_own_logits(monkeypatch, capsys, files):
     code, out, err = run(
         monkeypatch, capsys, "report", "--train", "train.npz", "--test", "test.npz",
@@ -62,6 +63,7 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, capsys, files, ar
     assert sorted(files.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_probabilities_are_warned_of(monkeypatch, capsys, files):
     with np.load("train.npz") as train:
         shares = np.exp(train["logits"]) / np.exp(train["logits"]).sum(1, keepdims=True)

@@ -99,6 +99,7 @@ def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):
     np.testing.assert_array_equal(np.load("s.npy"), model.field.uncertainty(TEST))
 
 
+@pytest.mark.slow
 def test_probabilities_are_warned_of_but_not_converted(monkeypatch, capsys, files):
     shares = np.exp(TRAIN) / np.exp(TRAIN).sum(1, keepdims=True)
     for name, rows in (("shares", shares), ("logs", np.log(shares))):

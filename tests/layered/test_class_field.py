@@ -25,7 +25,7 @@ def field_of(
     return ClassField(metric, embeddings, labels, classes, bandwidth, order.repeat(repeat), counts)
 
 
-MASSES = torch.randint(1, 9, (40,), generator=torch.Generator().manual_seed(2)).float()
+COUNTS = torch.randint(1, 9, (40,), generator=torch.Generator().manual_seed(2)).float()
 QUERIES = torch.randn(25, 3, generator=torch.Generator().manual_seed(7))
 
 
@@ -33,17 +33,17 @@ def naive(field, queries):
     """The definitions, pair by pair, in float64."""
     posterior, log_density = [], []
     for row in field.metric(queries).double().numpy():
-        heights, counts = np.zeros(field.classes), field.counts.tolist()
+        densities, counts = np.zeros(field.classes), field.counts.tolist()
         centers = zip(field.embeddings.double().numpy(), field.labels.tolist(), counts, strict=True)
-        for unit, label, mass in centers:
-            square = ((row - unit) ** 2).sum()
-            heights[label] += mass * math.exp(-square / (2 * field.bandwidth**2)) / sum(counts)
-        posterior.append(heights / heights.sum())
-        log_density.append(math.log(heights.sum()))
+        for center, label, count in centers:
+            square = ((row - center) ** 2).sum()
+            densities[label] += count * math.exp(-square / (2 * field.bandwidth**2)) / sum(counts)
+        posterior.append(densities / densities.sum())
+        log_density.append(math.log(densities.sum()))
     return torch.tensor(np.array(posterior)), torch.tensor(log_density).double()
 
 
-@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize("counts", [None, COUNTS], ids=["plain", "weighted"])
 @pytest.mark.parametrize("bandwidth", [0.1, 0.4, 3.0])
 def test_posterior_and_density_are_those_of_the_double_loop(bandwidth, counts):
     field = field_of(bandwidth=bandwidth, counts=counts)
@@ -76,7 +76,7 @@ def test_laws(seed, bandwidth, classes):
     st.floats(0.05, 5),
     st.sampled_from([1.0, 2.0, 1e6]),
 )
-def test_a_mass_is_so_many_centres_in_one_place(counts, bandwidth, scale):
+def test_a_count_is_so_many_centres_in_one_place(counts, bandwidth, scale):
     counts = torch.tensor(counts)
     weighted = field_of(bandwidth=bandwidth, counts=scale * counts)(QUERIES)
     order = torch.arange(40).repeat_interleave(counts)
@@ -99,7 +99,7 @@ def test_the_largest_and_the_smallest_of_counts():
     assert float(at_it[field.labels[3]]) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize("counts", [None, COUNTS], ids=["plain", "weighted"])
 def test_another_width_is_the_same_field_made_with_it(counts):
     field = field_of(counts=counts)
     other, made = field.at(0.9), field_of(bandwidth=0.9, counts=counts)
@@ -121,7 +121,7 @@ def test_widths_at_once_are_widths_one_by_one():
         torch.testing.assert_close(found.log_density, alone.log_density)
 
 
-@pytest.mark.parametrize("counts", [None, MASSES], ids=["plain", "weighted"])
+@pytest.mark.parametrize("counts", [None, COUNTS], ids=["plain", "weighted"])
 @pytest.mark.parametrize(("chunk", "tile", "rows"), [(1, 1, 1), (7, 7, 3), (8, 16 * 28, 25)])
 def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, counts):
     monkeypatch.setattr(class_sums, "CHUNK", chunk)
@@ -189,11 +189,11 @@ def test_where_a_class_has_too_few_centres_the_rest_is_marked():
 
 
 def test_empty_and_moved():
-    field = field_of(counts=MASSES)
+    field = field_of(counts=COUNTS)
     assert [part.shape for part in field(QUERIES[:0])] == [(0, 4), (0,)]
     assert [part.shape for part in field.nearest(QUERIES[:0], field.labels[:0], 2)] == [(0, 2)] * 2
     moved = field.to(torch.device("cpu"))
     assert torch.equal(moved(QUERIES).posterior, field(QUERIES).posterior)
-    assert torch.equal(moved.counts, MASSES)
+    assert torch.equal(moved.counts, COUNTS)
     assert torch.equal(moved.examples, field.examples)
     assert field_of().counts.tolist() == [1.0] * 40

@@ -1,4 +1,4 @@
-"""What it is for: on digits, clean and a little turned, layers find errors better than entropy."""
+"""On digits, clean and slightly rotated, layers detect errors better than entropy does."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from qipf.bench import datasets
 from qipf.bench.corruptions import corrupt
 from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["random", "coreset"])

@@ -16,6 +16,8 @@ from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run
 from tests.stored.write_files import layered, layered_data, layered_network
 
+pytestmark = pytest.mark.slow
+
 
 def small_network():
     """Convolutions with maps that no grid divides, batch norm, an activation in place, dropout."""

@@ -88,7 +88,7 @@ def test_crashes_lose_nothing_and_count_nothing_twice(field, stream, monkeypatch
     """Crashes at random points, before and after saving and reporting."""
     expected, _ = watch(field, stream)
     save = ShiftMonitor.save
-    for seed in range(10):
+    for seed in range(5):
         chance, state, received = random.Random(seed), tmp_path / f"{seed}.qipf", []
 
         def crashing(monitor, path, chance=chance):

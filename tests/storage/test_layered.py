@@ -193,9 +193,9 @@ def test_show_prints_it(monkeypatch, capsys, tmp_path, model, valid):
     assert lines[3:6] == [
         f"  softmax       weight {weights[0]:.3f}",
         f"  layers        2 (input), weight {weights[1]:.3f}, 40 centres, bandwidth "
-        f"{model.fields_[0].bandwidth:.4g}, 6 numbers narrowed to 6",
+        f"{model.fields_[0].bandwidth:.4g}, 6 numbers projected to 6",
         f"                4 (input), weight {weights[2]:.3f}, 40 centres, bandwidth "
-        f"{model.fields_[1].bandwidth:.4g}, 3 numbers narrowed to 3",
+        f"{model.fields_[1].bandwidth:.4g}, 3 numbers projected to 3",
     ]
     assert lines[-2].startswith("  parameters    layers=auto, max_centers=40, ")
     assert lines[-1] == f"  network       weights {fingerprint(model.net)}"

@@ -1,4 +1,4 @@
-"""Training data that stays on the device, and the order in which an epoch goes through it."""
+"""Training data on the device, and the order in which an epoch reads it."""
 
 from __future__ import annotations
 
@@ -14,40 +14,37 @@ SHIFT = 4
 
 
 class Plan:
-    """For each of M networks: an order of the examples, and a shift and flip for each.
+    """The order of the examples in an epoch, and a shift and flip for each.
 
-    Drawn on the CPU from (seed, epoch) alone, so that an epoch is the same on any device, after
-    any interruption. The tensors stay in place when redrawn, as a CUDA graph needs them to.
+    Drawn on the CPU from (seed, epoch) alone, so that an epoch is the same on any device and after
+    any interruption. The tensors stay in place when redrawn, as a CUDA graph requires.
     """
 
-    def __init__(self, seeds: list[int], examples: int, augment: bool, device: torch.device):
-        self.seeds = seeds
+    def __init__(self, seed: int, examples: int, augment: bool, device: torch.device):
+        self.seed = seed
         self.augment = augment
-        shape = (len(seeds), examples)
-        self.order = torch.zeros(shape, dtype=torch.int64, device=device)  # (M, n)
-        self.shift = torch.zeros((*shape, 2), dtype=torch.int64, device=device)  # (M, n, 2)
-        self.flip = torch.zeros(shape, dtype=torch.bool, device=device)  # (M, n)
+        self.order = torch.zeros(examples, dtype=torch.int64, device=device)  # (n,)
+        self.shift = torch.zeros((examples, 2), dtype=torch.int64, device=device)  # (n, 2)
+        self.flip = torch.zeros(examples, dtype=torch.bool, device=device)  # (n,)
 
     def draw(self, epoch: int) -> None:
         """Redraw for an epoch."""
-        for member, seed in enumerate(self.seeds):
-            generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
-            examples = self.order.shape[1]
-            self.order[member] = torch.randperm(examples, generator=generator)
-            if self.augment:
-                shifts = torch.randint(0, 2 * SHIFT + 1, (examples, 2), generator=generator)
-                self.shift[member] = shifts
-                self.flip[member] = torch.rand(examples, generator=generator) < 0.5
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+        examples = len(self.order)
+        self.order.copy_(torch.randperm(examples, generator=generator))
+        if self.augment:
+            self.shift.copy_(torch.randint(0, 2 * SHIFT + 1, (examples, 2), generator=generator))
+            self.flip.copy_(torch.rand(examples, generator=generator) < 0.5)
 
 
 class Batches:
-    """Examples and labels on the device, gathered by a plan."""
+    """Examples and labels on the device, in the order of a plan."""
 
     def __init__(self, inputs: Tensor, labels: Tensor, plan: Plan, batch_size: int):
         device = plan.order.device
         self.plan = plan
         self.size = min(batch_size, len(labels))
-        # the examples beyond the last full batch wait for another epoch's order
+        # the examples beyond the last full batch are left out of this epoch
         self.steps = len(labels) // self.size
         self.labels = labels.to(device)
         self.inputs = inputs.to(device)
@@ -56,17 +53,14 @@ class Batches:
             self.inputs = functional.pad(self.inputs, [SHIFT] * 4).movedim(1, -1).contiguous()
         self._offsets = torch.arange(self.size, device=device)
 
-    def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (M, B, …), (M, B)
-        """The batches of all networks at this step of the epoch, `step` of shape (1,)."""
+    def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (B, …), (B,)
+        """The batch at this step of the epoch, `step` of shape (1,)."""
         rows = step * self.size + self._offsets
-        chosen = self.plan.order.index_select(1, rows)
+        chosen = self.plan.order[rows]
         if not self.plan.augment:
             return unit_range(self.inputs[chosen]), self.labels[chosen]
         moved = shifted_and_flipped(
-            self.inputs,
-            chosen,
-            self.plan.shift.index_select(1, rows),
-            self.plan.flip.index_select(1, rows),
+            self.inputs, chosen, self.plan.shift[rows], self.plan.flip[rows]
         )
         return unit_range(moved), self.labels[chosen]
 
@@ -77,7 +71,7 @@ def shifted_and_flipped(
     shift: Tensor,  # (..., 2) in 0 … 2 SHIFT; SHIFT leaves the image where it is
     flip: Tensor,  # (...)
 ) -> Tensor:  # (..., C, H, W)
-    """The chosen images, cut out of their frame at `shift` and mirrored sideways at `flip`."""
+    """The chosen images, cropped from their padding at `shift` and mirrored where `flip`."""
     height, width = padded.shape[1] - 2 * SHIFT, padded.shape[2] - 2 * SHIFT
     down = torch.arange(height, device=padded.device) + shift[..., :1]  # (..., H)
     across = torch.arange(width, device=padded.device)

@@ -1,4 +1,4 @@
-"""Half-finished trainings on disk: written whole or not at all, read without pickle."""
+"""Checkpoints of trainings: atomic writes, read without pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qipf.io.atomic import atomic_write
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A short name for the exact content of some tensors, in this order.
+    """Digest of the content of tensors, in this order.
 
     >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(3)])
     False
@@ -37,12 +37,12 @@ class Checkpoint:
     settings: dict[str, Any]
 
     def save(self, epochs_done: int, **states: Any) -> None:
-        """Replace the file; whoever reads it, at any moment, finds the old or the new one."""
+        """Replace the file atomically."""
         with atomic_write(self.path) as file:
             torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
 
     def load(self) -> dict[str, Any] | None:
-        """What was saved last, or None where nothing was."""
+        """The last saved state; None if there is none."""
         if not self.path.exists():
             return None
         try:
@@ -53,16 +53,12 @@ class Checkpoint:
                 f"{self.path} is not a training checkpoint ({type(error).__name__}). "
                 "Delete it to train from the start."
             ) from error
-        differing = sorted(
-            name
-            for name in settings.keys() | self.settings.keys()
+        changes = "; ".join(
+            f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
+            for name in sorted(settings.keys() | self.settings.keys())
             if settings.get(name) != self.settings.get(name)
         )
-        if differing:
-            changes = "; ".join(
-                f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
-                for name in differing
-            )
+        if changes:
             raise QIPFInputError(
                 f"{self.path} belongs to a training with other settings ({changes}). "
                 "Delete it, or name another checkpoint."

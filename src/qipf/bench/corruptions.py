@@ -1,8 +1,8 @@
-"""Ways to spoil test images: rotation, shear, zoom, brightness, and a user's own.
+"""Corruptions of test images: rotation, shear, zoom, brightness, and a user's own.
 
 Images are floats in [0, 1] of shape (N, C, H, W), on any device. The geometric corruptions move
 the image about its centre, in pixels, so that they mean the same on any height and width; they
-interpolate bilinearly and put zeros where the image has nothing. Nothing here is random.
+interpolate bilinearly and fill with zeros. Nothing here is random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Apply = Callable[[Tensor, float], Tensor]
 
 @dataclass(frozen=True)
 class Corruption:
-    """A corruption by name: `apply(images, level)`, and the levels that a benchmark tries."""
+    """A corruption by name: `apply(images, level)`, and the levels of a benchmark."""
 
     name: str
     apply: Apply
@@ -41,7 +41,7 @@ def corrupt(
     name: str,
     level: float,
 ) -> Tensor:  # (N, C, H, W) in [0, 1]
-    """Spoil images with the corruption called `name`.
+    """Images corrupted by the corruption called `name`.
 
     >>> corrupt(torch.full((1, 1, 2, 2), 0.25), "brightness", 2).unique()
     tensor([0.5000])
@@ -52,10 +52,10 @@ def corrupt(
 
 
 def register(name: str, levels: Sequence[float], unit: str) -> Callable[[Apply], Apply]:
-    """Make a function of images and a level a corruption that every benchmark knows.
+    """Register a function of images and a level as a corruption.
 
-    The decorated function, called directly or by name, refuses images and levels that it could
-    not mean, and is held to return images like those it was given.
+    The decorated function checks its images and level, and that the result has the same shape,
+    type and range.
 
     >>> @register("fog", levels=[0.2, 0.5], unit="share")
     ... def fog(images, share):
@@ -72,18 +72,20 @@ def register(name: str, levels: Sequence[float], unit: str) -> Callable[[Apply],
     if not levels or not all(map(math.isfinite, levels)):
         raise QIPFInputError(f"levels must be one or more finite numbers; got {levels!r}.")
 
-    def enter(apply: Apply) -> Apply:
+    def registered(apply: Apply) -> Apply:
         @functools.wraps(apply)
         def checked(images: Tensor, level: float) -> Tensor:
             _check_images(images)
-            spoilt = apply(images, _finite(name, level))
-            _check_result(name, images, spoilt)
-            return spoilt
+            if not isinstance(level, Real) or not math.isfinite(level):
+                raise QIPFInputError(f"{name} level must be a finite number; got {level!r}.")
+            corrupted = apply(images, float(level))
+            _check_result(name, images, corrupted)
+            return corrupted
 
         CORRUPTIONS[name] = Corruption(name, checked, tuple(map(float, levels)), unit)
         return checked
 
-    return enter
+    return registered
 
 
 @register("rotation", levels=(15, 30, 45, 60, 90, 120, 150, 180, 225, 270), unit="degrees")
@@ -91,7 +93,7 @@ def rotation(
     images: Tensor,  # (N, C, H, W)
     degrees: float,
 ) -> Tensor:  # (N, C, H, W)
-    """Turn counter-clockwise, as a viewer sees it, by an angle.
+    """Turn counter-clockwise by an angle.
 
     With x to the right and y up: (x, y) goes to (x cos t - y sin t, x sin t + y cos t).
     """
@@ -105,7 +107,7 @@ def shear(
     images: Tensor,  # (N, C, H, W)
     degrees: float,
 ) -> Tensor:  # (N, C, H, W)
-    """Slide rows sideways: with x to the right and y up, (x, y) goes to (x + y tan t, y).
+    """Shift rows sideways: with x to the right and y up, (x, y) goes to (x + y tan t, y).
 
     A positive angle pushes the upper half to the right.
     """
@@ -143,10 +145,10 @@ def _resample(
     x_from: tuple[float, float],
     row_from: tuple[float, float],
 ) -> Tensor:  # (N, C, H, W)
-    """Fetch every pixel from a linear function of its own place about the centre.
+    """Sample every pixel at a linear function of its position relative to the centre.
 
-    The pixel at (x, row), in pixels from the centre and row counted downwards, takes the value
-    at (x_from · (x, row), row_from · (x, row)): the inverse of the motion that is seen.
+    The pixel at (x, row), in pixels from the centre with rows counted downwards, takes the value
+    at (x_from · (x, row), row_from · (x, row)): the inverse of the visible motion.
     """
     if (x_from, row_from) == ((1, 0), (0, 1)):
         return images.clone()  # interpolation would be off by a rounding error
@@ -194,19 +196,13 @@ def _check_images(images: Tensor) -> None:
         )
 
 
-def _finite(name: str, level: object) -> float:
-    if not isinstance(level, Real) or not math.isfinite(level):
-        raise QIPFInputError(f"{name} level must be a finite number; got {level!r}.")
-    return float(level)
-
-
-def _check_result(name: str, images: Tensor, spoilt: Tensor) -> None:
-    if spoilt.shape != images.shape or spoilt.dtype != images.dtype:
+def _check_result(name: str, images: Tensor, corrupted: Tensor) -> None:
+    if corrupted.shape != images.shape or corrupted.dtype != images.dtype:
         raise QIPFInputError(
             f"{name} must return images as it gets them, {tuple(images.shape)} {images.dtype}; "
-            f"it returned {tuple(spoilt.shape)} {spoilt.dtype}."
+            f"it returned {tuple(corrupted.shape)} {corrupted.dtype}."
         )
-    outside = _outside_unit(spoilt)
+    outside = _outside_unit(corrupted)
     if outside:
         raise QIPFInputError(
             f"{name} must return values in [0, 1]; it returned {outside}. Clip them."

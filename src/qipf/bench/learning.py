@@ -1,15 +1,12 @@
-"""One step of Adam, for one network or for several at once; on a GPU recorded and replayed."""
+"""One step of Adam; on a GPU recorded and replayed."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
 from qipf.bench.batches import Batches
@@ -30,113 +27,47 @@ def one_cycle(steps: int, peak: float) -> Tensor:  # (steps,)
     return peak * torch.where(step < top, rise, fall)
 
 
-class Learner(Protocol):
-    """Networks that learn together, M of them; often one."""
-
-    parameters: list[Tensor]
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """(M, B, …) to (M, B, classes), in training mode."""
-
-    def penalty(self) -> Tensor | float:
-        """What is added to the cross-entropy."""
-
-    def state(self) -> dict[str, Tensor]:
-        """All tensors by name, not copied: writing into them changes the networks."""
-
-
-class Single:
-    """One network, as it is."""
-
-    def __init__(self, network: nn.Module, penalty: Callable[[], Tensor] | None = None) -> None:
-        self.network = network.train()
-        self.parameters: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-        self._penalty = penalty
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """(1, B, …) to (1, B, classes)."""
-        logits: Tensor = self.network(inputs[0])
-        return logits[None]
-
-    def penalty(self) -> Tensor | float:
-        """What the method adds, such as a divergence from a prior."""
-        return 0.0 if self._penalty is None else self._penalty()
-
-    def state(self) -> dict[str, Tensor]:
-        """Parameters and buffers."""
-        state: dict[str, Tensor] = self.network.state_dict()
-        return state
-
-
-class Stacked:
-    """Networks of one architecture with their tensors stacked, so that one kernel serves all."""
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        for network in networks:
-            network.train()
-        self._networks = networks
-        self._skeleton = copy.deepcopy(networks[0]).to("meta")
-        self._weights, self._buffers = stack_module_state(list(networks))
-        self.parameters: list[Tensor] = list(self._weights.values())
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """(M, B, …) to (M, B, classes), each network on its own batch with its own dropout."""
-
-        def one(weights: dict[str, Tensor], buffers: dict[str, Tensor], batch: Tensor) -> Tensor:
-            logits: Tensor = functional_call(self._skeleton, (weights, buffers), (batch,))
-            return logits
-
-        stacked: Tensor = vmap(one, randomness="different")(self._weights, self._buffers, inputs)
-        return stacked
-
-    def penalty(self) -> float:
-        """None."""
-        return 0.0
-
-    def state(self) -> dict[str, Tensor]:
-        """Stacked parameters and buffers."""
-        return {name: t.detach() for name, t in {**self._weights, **self._buffers}.items()}
-
-    def unstack(self) -> None:
-        """Write what was learned back into the networks."""
-        for index, network in enumerate(self._networks):
-            network.load_state_dict({name: t[index] for name, t in self.state().items()})
-
-
 class Steps:
-    """A training's moving parts; calling it makes one step.
+    """The state of a training; calling it makes one step.
 
-    Everything a step reads or writes is a tensor that stays in place, the step's own number too:
-    that lets a GPU replay it without Python.
+    Everything that a step reads or writes is a tensor that stays in place, including the step's
+    number, so that a CUDA graph can replay it.
     """
 
     def __init__(
-        self, learner: Learner, batches: Batches, rates: Tensor, bfloat16: bool = False
+        self,
+        network: nn.Module,
+        batches: Batches,
+        rates: Tensor,
+        penalty: Callable[[], Tensor] | None = None,
+        bfloat16: bool = False,
     ) -> None:
         device = batches.labels.device
-        self.learner = learner
+        self.network = network.train()
         self.batches = batches
+        self._parameters = [p for p in network.parameters() if p.requires_grad]
+        self._penalty = penalty
         self.number = torch.zeros(1, dtype=torch.int64, device=device)  # since the beginning
         self.correct = torch.zeros((), dtype=torch.int64, device=device)  # since it was zeroed
         self.loss = torch.zeros((), device=device)  # likewise, summed over steps
         self._rates = rates.to(device)
         self._rate = self._rates[0].clone()
         self._bfloat16 = bfloat16 and device.type == "cuda"
-        self.adam = torch.optim.Adam(learner.parameters, lr=self._rate, fused=True)
+        self.adam = torch.optim.Adam(self._parameters, lr=self._rate, fused=True)
 
     def __call__(self) -> None:
-        """One batch for each network."""
+        """Train on one batch."""
         inputs, labels = self.batches(self.number % self.batches.steps)
         # without its cache, autocast casts anew at each replay of a recorded step
         with torch.autocast(
             inputs.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=False
         ):
-            logits = self.learner.logits(inputs).float()
-        # a sum over networks of means over their batches, so that each learns as if alone
-        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten()) * len(labels)
-        loss = loss + self.learner.penalty()
-        gradients = torch.autograd.grad(loss, self.learner.parameters)
-        for parameter, gradient in zip(self.learner.parameters, gradients, strict=True):
+            logits = self.network(inputs).float()
+        loss = functional.cross_entropy(logits, labels)
+        if self._penalty is not None:
+            loss = loss + self._penalty()
+        gradients = torch.autograd.grad(loss, self._parameters)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = _laid_out_as(parameter, gradient)
         self._rate.copy_(self._rates.index_select(0, self.number)[0])
         self.adam.step()
@@ -150,17 +81,15 @@ class Steps:
         self.loss.zero_()
 
     def accuracy_and_loss(self, steps: int) -> tuple[float, float]:
-        """Means over the networks and the `steps` made since the counts were restarted."""
-        networks = len(self.batches.plan.seeds)
-        examples = steps * networks * self.batches.size
-        return int(self.correct) / examples, float(self.loss) / (steps * networks)
+        """Means over the `steps` made since the counts were restarted."""
+        return int(self.correct) / (steps * self.batches.size), float(self.loss) / steps
 
     def finish(self) -> None:
-        """Let go of the gradients."""
+        """Free the gradients."""
         self.adam.zero_grad(set_to_none=True)
 
     def resume(self, number: int, adam: dict[str, object]) -> None:
-        """Go on from a saved step."""
+        """Continue from a saved step."""
         self.number.fill_(number)
         self.adam.load_state_dict(adam)
         for group in self.adam.param_groups:
@@ -168,7 +97,7 @@ class Steps:
         self.allow_recording(False)
 
     def allow_recording(self, allowed: bool = True) -> None:
-        """Tell Adam whether the coming steps are recorded; it warns of, or refuses, the other."""
+        """Set whether Adam's next steps may be recorded in a CUDA graph."""
         for group in self.adam.param_groups:
             group["capturable"] = allowed
 
@@ -181,7 +110,7 @@ def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
 
 
 class Replayed:
-    """Makes a few steps as they are, then records one as a CUDA graph and replays that.
+    """Makes a few ordinary steps, then records one as a CUDA graph and replays it.
 
     Small networks spend their time in launching kernels; a replay launches them all at once.
     """
@@ -194,11 +123,11 @@ class Replayed:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
-        """One step, however it is run."""
+        """One step."""
         with torch.cuda.device(self._device):
             if self._made < WARM_UP:
                 self._made += 1
-                self._beside()
+                self._warm_up()
                 return
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
@@ -207,8 +136,8 @@ class Replayed:
                     self._steps()
             self._graph.replay()
 
-    def _beside(self) -> None:
-        """A step on a side stream, which is where CUDA wants to be warmed up for recording."""
+    def _warm_up(self) -> None:
+        """A step on a side stream, as CUDA requires before recording."""
         current = torch.cuda.current_stream()
         self._side.wait_stream(current)
         with torch.cuda.stream(self._side):

@@ -1,7 +1,7 @@
-"""Results as JSON lines: one whole line for each finished task, appended as soon as it is known.
+"""Results as JSON lines: one line for each finished task, synced to disk as it is appended.
 
-A line is on the disk before the next task begins. Whatever stops the program, the file then
-holds the finished tasks, and at most the beginning of one more line, which the next run drops.
+Whatever stops the program, the file then holds the finished tasks, and at most the beginning of
+one more line, which the next run drops.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 class Task(NamedTuple):
-    """What is measured in one go: a method on one level of a corruption for a network."""
+    """One measurement: a method at one level of a corruption for a network."""
 
     network: str
     corruption: str
@@ -60,7 +60,7 @@ class ResultLog:
             os.fsync(self._file)
 
     def append(self, record: Record) -> None:
-        """Write one line in one piece; on return it is on the disk."""
+        """Append one line; on return it is on the disk."""
         line = (json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n").encode()
         end = os.fstat(self._file).st_size
         try:
@@ -74,14 +74,14 @@ class ResultLog:
         self.records.append(json.loads(line))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
 def read_results(path: Path | str) -> list[Record]:
     """The lines of a run's folder, or of a results file; nothing is changed.
 
-    The beginning of a line that a run is writing, or was killed while writing, is left out.
+    An incomplete last line, which a run is writing or was killed while writing, is left out.
     """
     path = Path(path)
     file = path / RESULTS if path.is_dir() else path
@@ -117,11 +117,9 @@ def _parsed(path: Path, content: bytes) -> tuple[list[Record], int]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON knows it: no NaN, no tuples."""
+    """The value with null for NaN and infinities."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -5,7 +5,6 @@ A run's folder holds
 ====================  =====================================================================
 ``results.jsonl``     one line for each finished task
 ``networks/``         trained networks, with their checkpoints
-``cache/``            logits and features by content; may be deleted
 ``scores/``           every method's uncertainties (see `qipf.bench.scores`)
 ====================  =====================================================================
 
@@ -28,11 +27,11 @@ import torch
 
 from qipf.bench import datasets
 from qipf.bench.datasets import Dataset
-from qipf.bench.methods import SAMPLERS
+from qipf.bench.methods import SAMPLERS, base_name
 from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
 from qipf.bench.scores import pack_all
 from qipf.bench.scoring import Contender, Setting, parameters
-from qipf.bench.suites import Suite, base_name, find
+from qipf.bench.suites import Suite, find
 from qipf.bench.workers import in_processes, stop_processes
 from qipf.errors import QIPFInputError, first_line
 from qipf.io.atomic import locked_folder

@@ -1,9 +1,9 @@
-"""One network of a suite: trained, its methods fitted, its test images spoilt and judged.
+"""One network of a suite: trained, its methods fitted and scored on corrupted test images.
 
-How a method's seconds are counted: all that it does after the deterministic network has made its
-prediction, for all test images of a level together. Two scores of one sampler share its draws,
-and each counts them in full, because either alone would need them. The deterministic network's
-own pass is told apart (``network_seconds``; null where its outputs were read from the cache).
+The seconds of a method cover all that it does after the prediction of the deterministic network,
+for all test images of a level together. Two scores of one sampler share its draws, and each counts
+them in full, because either alone would need them. The forward pass of the deterministic network
+is recorded apart (``network_seconds``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +23,9 @@ from torch import Tensor
 
 import qipf
 from qipf.bench import training
-from qipf.bench.cache import OutputCache, wait_for
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
 from qipf.bench.methods import Batch, LayeredNetwork, Method
-from qipf.bench.methods.field import Field
-from qipf.bench.methods.layers import Layers
 from qipf.bench.methods.network import unit_range
 from qipf.bench.methods.sampling import PredictiveEntropy, Spread
 from qipf.bench.networks import build
@@ -38,13 +35,15 @@ from qipf.bench.suites import CLEAN, Suite, effective_options
 from qipf.errors import QIPFError
 from qipf.metrics.error_detection import evaluate
 
+T = TypeVar("T")
+
 #: Images that each method scores unmeasured, so that no first call's set-up is measured.
 WARM_UP = 16
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all parts of a run must know; travels to other processes."""
+    """The settings of a run; sent to worker processes."""
 
     suite: Suite
     out: Path
@@ -93,12 +92,11 @@ class Contender:
         """The results of these methods at one level, one after the other."""
         fitted = [self.method(name) for name in methods]
         images = self._images if corruption == CLEAN else corrupt(self._images, corruption, level)
-        outputs, network_seconds = self._cache.outputs(images, corruption, level)
-        batch = Batch(images, outputs.logits, outputs.features)
+        batch, network_seconds = self._timed(lambda: Batch.of(self.network, images))
         wrong = (batch.predicted.cpu() != self.dataset.test_labels).numpy()
         for method in fitted:
             task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
-            uncertainty, seconds = self._timed(method, batch)
+            uncertainty, seconds = self._scores(method, batch)
             try:
                 metrics = evaluate(uncertainty, wrong)
             except QIPFError as error:
@@ -127,27 +125,27 @@ class Contender:
     def _images(self) -> Tensor:  # (n, C, H, W) in [0, 1], on the device
         return unit_range(self.dataset.test_images.to(self._device))
 
-    @cached_property
-    def _cache(self) -> OutputCache:
-        return OutputCache(self.setting.out / "cache", self.network, self.dataset.test_images)
-
-    def _timed(self, method: Method, batch: Batch) -> tuple[np.ndarray, float]:
+    def _scores(self, method: Method, batch: Batch) -> tuple[np.ndarray, float]:
         """Uncertainties, and the seconds they took, shared draws included."""
         drawing = 0.0
         if isinstance(method, Spread | PredictiveEntropy):
             drawing = batch.memo(
-                ("seconds", method.sampler), lambda: self._seconds(lambda: method.samples(batch))
+                ("seconds", method.sampler), lambda: self._timed(lambda: method.samples(batch))[1]
             )
-        scores: list[Tensor] = []
-        scoring = self._seconds(lambda: scores.append(method.score(batch)))
-        return scores[0].cpu().numpy(), drawing + scoring
+        scores, scoring = self._timed(lambda: method.score(batch))
+        return scores.cpu().numpy(), drawing + scoring
 
-    def _seconds(self, act: Any) -> float:
-        wait_for(self._device)
+    def _timed(self, compute: Callable[[], T]) -> tuple[T, float]:
+        """A result and the seconds it took, with the device's work completed."""
+        self._synchronize()
         start = time.perf_counter()
-        act()
-        wait_for(self._device)
-        return time.perf_counter() - start
+        result = compute()
+        self._synchronize()
+        return result, time.perf_counter() - start
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _record(
         self,
@@ -155,7 +153,7 @@ class Contender:
         method: Method,
         metrics: dict[str, float],
         seconds: float,
-        network_seconds: float | None,
+        network_seconds: float,
     ) -> Record:
         count = len(self.dataset.test_labels)
         return {
@@ -174,33 +172,19 @@ class Contender:
             "test_images": count,
             "dataset_note": self.dataset.note,
             "parameters": parameters(self.setting.suite, task),
-            "fitted": _fitted(method),
+            "fitted": method.chosen(),
             "device": _device_name(self._device),
             "versions": _versions(),
         }
 
 
 def parameters(suite: Suite, task: Task) -> dict[str, Any]:
-    """All that decides a task's numbers, the seed and the versions aside."""
+    """Everything that determines a task's numbers, except seed and versions."""
     spec = suite.network(task.network)
     return {
         "network": spec.network,
         "recipe": dataclasses.asdict(spec.full_recipe()),
         "options": effective_options(suite.create(task.method)),
-    }
-
-
-def _fitted(method: Method) -> dict[str, Any]:
-    """What a method chose for itself on clean data."""
-    if isinstance(method, Layers):
-        return method.chosen()
-    if not isinstance(method, Field) or method.field_ is None:
-        return {}
-    field = method.field_
-    return {
-        "bandwidth": float(field.bandwidth_),
-        "bandwidth_factor": float(field.bandwidth_factor_),
-        "centers": len(field.centers_),
     }
 
 

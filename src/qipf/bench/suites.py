@@ -17,7 +17,7 @@ import torch
 
 from qipf.bench import datasets
 from qipf.bench.corruptions import CORRUPTIONS, corrupt
-from qipf.bench.methods import METHODS, ONE_PASS, Method, create
+from qipf.bench.methods import METHODS, Method, base_name, create
 from qipf.bench.networks import NETWORKS, Recipe
 from qipf.bench.results import Task
 from qipf.errors import QIPFInputError, unknown_name
@@ -191,11 +191,6 @@ class Suite:
             methods=methods,
             clean=bool(levels.get(CLEAN)),
         )
-
-
-def base_name(method: str) -> str:
-    """The method whose options a method has: ``svi`` for ``svi_entropy``."""
-    return method if method in ONE_PASS else method.removesuffix("_entropy")
 
 
 def effective_options(method: Method) -> dict[str, Any]:

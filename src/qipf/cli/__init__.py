@@ -9,6 +9,7 @@ from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer import Option
 
 from qipf import QIPFError, QIPFWarning, __version__
 from qipf.cli import bench, figure
@@ -49,12 +50,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
     debug: Annotated[
-        bool,
-        typer.Option("--debug", help="Show the traceback of errors; may follow a command."),
+        bool, Option("--debug", help="Show the traceback of errors; may follow a command.")
     ] = False,
 ) -> None:
     pass

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from qipf.cli.options import Data, Json, Runs, print_result
 
@@ -14,25 +15,21 @@ app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
 
 @app.command("run")
 def run(
-    suite: Annotated[str, typer.Option(help="digits, paper or fashion.")] = "digits",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run. Default: runs/SUITE.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, cuda, …, or auto: a GPU if there is one.")
-    ] = "auto",
-    jobs: Annotated[int, typer.Option(help="Number of processes.")] = 1,
-    seed: Annotated[int | None, typer.Option(help="Seed. Default: the suite's own.")] = None,
+    suite: Annotated[str, Option(help="digits, paper or fashion.")] = "digits",
+    out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/SUITE.")] = None,
+    device: Annotated[str, Option(help="cpu, cuda, …, or auto: a GPU if there is one.")] = "auto",
+    jobs: Annotated[int, Option(help="Number of processes.")] = 1,
+    seed: Annotated[int | None, Option(help="Seed. Default: the suite's own.")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="Run only these: network=…, corruption=…, level=… or method=…, with values "
             "separated by commas. Can be repeated."
         ),
     ] = None,
     data: Data = None,
     keep_scores: Annotated[
-        bool, typer.Option(help="Keep the uncertainties of every method, for figures.")
+        bool, Option(help="Keep the uncertainties of every method, for figures.")
     ] = True,
     as_json: Json = False,
 ) -> None:
@@ -72,17 +69,17 @@ def run(
 def table(
     folder: Annotated[list[Path], Runs],
     style: Annotated[
-        str, typer.Option("--format", help="terminal, markdown, csv, latex or json.")
+        str, Option("--format", help="terminal, markdown, csv, latex or json.")
     ] = "terminal",
     metric: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="roc_auc, pr_auc, point_biserial, aurc or fpr95; can be repeated. Default: the "
             "paper's three."
         ),
     ] = None,
     methods: Annotated[
-        str, typer.Option(help="paper, all, or method names separated by commas.")
+        str, Option(help="paper, all, or method names separated by commas.")
     ] = "paper",
 ) -> None:
     """Print the results of a run as the paper's tables, with the paper's numbers.

@@ -5,26 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from qipf.cli.options import Json, print_result
 
 
 def export(
-    field: Annotated[Path, typer.Argument(help="A model file, written by qipf fit.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .onnx.")],
+    field: Annotated[Path, Argument(help="A model file, written by qipf fit.")],
+    output: Annotated[Path, Option("--output", "-o", help="File to write: .onnx.")],
     rule: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="File of an accept rule, for the output accepted. Default: the model's own rule, "
             "if it has one."
         ),
     ] = None,
     max_centers: Annotated[
-        int | None, typer.Option(help="Reduce the field to so many centres, for a smaller file.")
+        int | None, Option(help="Reduce the field to so many centres, for a smaller file.")
     ] = None,
     check: Annotated[
-        bool, typer.Option(help="Check the file with ONNX Runtime, if it is installed.")
+        bool, Option(help="Check the file with ONNX Runtime, if it is installed.")
     ] = True,
     as_json: Json = False,
 ) -> None:

@@ -6,28 +6,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from qipf.cli.options import Data, Json, Runs, print_result
 
 app = typer.Typer(help="Draw the paper's figures.", no_args_is_help=True)
 
-Run = Annotated[Path, typer.Argument(help="Folder of a run of qipf bench run.")]
-Network = Annotated[
-    str | None, typer.Option(help="A network of the run; needed if it has several.")
-]
-Corruption = Annotated[str, typer.Option(help="A corruption of the run; none: clean images.")]
-Level = Annotated[float, typer.Option(help="A measured level of the corruption.")]
+Run = Annotated[Path, Argument(help="Folder of a run of qipf bench run.")]
+Network = Annotated[str | None, Option(help="A network of the run; needed if it has several.")]
+Corruption = Annotated[str, Option(help="A corruption of the run; none: clean images.")]
+Level = Annotated[float, Option(help="A measured level of the corruption.")]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--method",
         help="A method of the run; can be repeated. Default: the paper's methods, or all if the "
         "run has none of them.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option(help="A seed of the run. Default: the lowest.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="File to write: .png, .pdf or .svg.")]
-Dpi = Annotated[int, typer.Option(help="Dots per inch of a .png.", min=20, max=1200)]
+Seed = Annotated[int | None, Option(help="A seed of the run. Default: the lowest.")]
+Output = Annotated[Path, Option("--output", "-o", help="File to write: .png, .pdf or .svg.")]
+Dpi = Annotated[int, Option(help="Dots per inch of a .png.", min=20, max=1200)]
 
 
 @app.command("sine")
@@ -47,8 +46,7 @@ def severity(
     run: Annotated[list[Path], Runs],
     network: Network = None,
     corruption: Annotated[
-        list[str] | None,
-        typer.Option(help="A corruption of the run; can be repeated. Default: all."),
+        list[str] | None, Option(help="A corruption of the run; can be repeated. Default: all.")
     ] = None,
     method: Methods = None,
     output: Output = Path("severity.png"),

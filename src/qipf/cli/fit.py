@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from qipf.cli.options import Columns, Json, Labels, print_result
 from qipf.errors import QIPFInputError
@@ -14,49 +14,45 @@ from qipf.errors import QIPFInputError
 def fit(
     train: Annotated[
         Path,
-        typer.Argument(
-            help="Logits of the network on its training data: .npz, .npy, .csv or .parquet."
-        ),
+        Argument(help="Logits of the network on its training data: .npz, .npy, .csv or .parquet."),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
-        "field.qipf"
-    ),
+    output: Annotated[Path, Option("--output", "-o", help="File to write.")] = Path("field.qipf"),
     labels: Labels = None,
     columns: Columns = None,
     calibrate: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Held-out logits, with labels if known, in the same layout as the training file; "
             "qipf monitor compares streams with them, qipf score finds outliers by them."
         ),
     ] = None,
     bandwidth: Annotated[
-        str, typer.Option(help="Width of the kernel: cv, silverman, or a positive number.")
+        str, Option(help="Width of the kernel: cv, silverman, or a positive number.")
     ] = "cv",
-    max_centers: Annotated[int, typer.Option(help="Maximum number of centres.")] = 6000,
+    max_centers: Annotated[int, Option(help="Maximum number of centres.")] = 6000,
     reduction: Annotated[
         str,
-        typer.Option(
+        Option(
             help="How to reduce more rows to the centres: coreset, random (as in the paper), or "
             "auto: coreset for up to 16 logits per row."
         ),
     ] = "auto",
     orders: Annotated[
-        str, typer.Option(help="Orders of the modes; the uncertainty is their mean.")
+        str, Option(help="Orders of the modes; the uncertainty is their mean.")
     ] = "1,2,3,4",
     softening: Annotated[
-        float, typer.Option(help="Softening of the poles of the modes; 0 is exact.")
+        float, Option(help="Softening of the poles of the modes; 0 is exact.")
     ] = 0.0,
     contamination: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Share of rows above the outlier limit of qipf score: of the held-out rows, or "
             "without any of the training rows."
         ),
     ] = 0.1,
-    engine: Annotated[str, typer.Option(help="auto, attention, reference or triton.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    engine: Annotated[str, Option(help="auto, attention, reference or triton.")] = "auto",
+    device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
+    seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit a model to training logits and save it.

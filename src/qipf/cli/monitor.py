@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
+from qipf.cli.options import Json, print_result
 from qipf.errors import QIPFInputError
 
 if TYPE_CHECKING:
@@ -20,63 +21,55 @@ if TYPE_CHECKING:
 
 def monitor(
     field: Annotated[
-        Path, typer.Argument(help="A calibrated model file, written by qipf fit --calibrate.")
+        Path, Argument(help="A calibrated model file, written by qipf fit --calibrate.")
     ],
     stream: Annotated[
-        Path | None,
-        typer.Argument(help="A file of lines with logits. Default, or -: standard input."),
+        Path | None, Argument(help="A file of lines with logits. Default, or -: standard input.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="At the end of the file, wait for more lines.")
+        bool, Option("--follow", "-f", help="At the end of the file, wait for more lines.")
     ] = False,
     state: Annotated[
-        Path | None,
-        typer.Option(help="Save the state in this file; if it exists, resume from it."),
+        Path | None, Option(help="Save the state in this file; if it exists, resume from it.")
     ] = None,
     window: Annotated[
-        int | None,
-        typer.Option(help="Predictions per verdict. Default: 1000, or the state's value."),
+        int | None, Option(help="Predictions per verdict. Default: 1000, or the state's value.")
     ] = None,
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="Maximum probability of any false alarm. Default: 0.01, or the state's value."
-        ),
+        Option(help="Maximum probability of any false alarm. Default: 0.01, or the state's value."),
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="csv, jsonl, or auto: detect it from the first line.")
+        str, Option("--format", help="csv, jsonl, or auto: detect it from the first line.")
     ] = "auto",
     columns: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="csv: column names or patterns of the logits, separated by commas (default: "
             "logit*). jsonl: key of the list of logits (default: logits)."
         ),
     ] = None,
     on_bad_line: Annotated[
-        str, typer.Option(help="skip: report and count bad lines. stop: end with exit code 2.")
+        str, Option(help="skip: report and count bad lines. stop: end with exit code 2.")
     ] = "skip",
     new_input: Annotated[
-        bool,
-        typer.Option("--new-input", help="The input is not the one of the state; read all of it."),
+        bool, Option("--new-input", help="The input is not the one of the state; read all of it.")
     ] = False,
     skip_seen: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--skip-seen",
             help="Standard input starts again from its first line: skip the lines that the state "
             "has counted.",
         ),
     ] = False,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics on this port; 0: any free port.")
+        int | None, Option(help="Serve Prometheus metrics on this port; 0: any free port.")
     ] = None,
     metrics_address: Annotated[
-        str, typer.Option(help="Address to serve metrics on. Default: this machine only.")
+        str, Option(help="Address to serve metrics on. Default: this machine only.")
     ] = "127.0.0.1",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print each verdict as a line of JSON.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Test whether a stream of predictions still looks like the calibration set.
 
@@ -98,6 +91,7 @@ def monitor(
     from qipf.io.atomic import checked_output, locked_file
     from qipf.monitor.lines import LineSource
     from qipf.monitor.parsing import LineParser
+    from qipf.monitor.prometheus import metrics_server
     from qipf.monitor.watch import Watch
 
     path = None if stream is None or str(stream) == "-" else stream
@@ -111,13 +105,16 @@ def monitor(
         before = shift_monitor.seen
         signals = stack.enter_context(_signals())
         source = stack.enter_context(LineSource(path, follow, lambda: bool(signals)))
-        publish = stack.enter_context(_metrics(metrics_port, metrics_address))
+        publish: Callable[[Report], None] | None = None
+        if metrics_port is not None:
+            server = metrics_server(metrics_port, metrics_address)
+            publish, port = stack.enter_context(server)
+            _warn(f"metrics on http://{metrics_address}:{port}/metrics")
 
         def report(current: Report) -> None:
-            publish(current)
-            typer.echo(
-                json.dumps(current.as_dict(), allow_nan=False) if as_json else _line(current)
-            )
+            if publish is not None:
+                publish(current)
+            print_result(as_json, current.as_dict(), _line(current))
 
         watch = Watch(
             shift_monitor, source, state, report, _warn, on_bad_line, new_input, skip_seen
@@ -171,19 +168,6 @@ def _new_or_saved(
                 f"--{name}, or start a new state."
             )
     return saved
-
-
-@contextmanager
-def _metrics(port: int | None, address: str) -> Iterator[Callable[[Report], None]]:
-    """Yield a function that publishes reports to Prometheus; without a port it does nothing."""
-    if port is None:
-        yield lambda _report: None
-        return
-    from qipf.monitor.prometheus import metrics_server
-
-    with metrics_server(port, address) as (publish, used):
-        _warn(f"metrics on http://{address}:{used}/metrics")
-        yield publish
 
 
 def _warn(text: str) -> None:

@@ -7,30 +7,30 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 Columns = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Column names or patterns of the logits, separated by commas (.csv, .parquet), or the "
         "array name (.npz). Default: columns logit*, or the array logits."
     ),
 ]
 Labels = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="True classes 0, 1, …: a column, an array, or a separate .npy file. Default: label or "
         "labels, if present."
     ),
 ]
 Data = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the datasets. Default: the environment variable QIPF_DATA."),
+    Path | None, Option(help="Folder of the datasets. Default: the environment variable QIPF_DATA.")
 ]
-Runs = typer.Argument(
+Runs = Argument(
     help="Folder of a run of qipf bench run; several folders (say, one per seed) are read as one "
     "run."
 )
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 
 
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from qipf.cli.options import Columns, Json, Labels, Runs, print_result
 from qipf.errors import QIPFInputError
@@ -14,24 +14,21 @@ from qipf.errors import QIPFInputError
 def report(
     run: Annotated[list[Path] | None, Runs] = None,
     train: Annotated[
-        Path | None, typer.Option(help="Instead of a run: logits of your own training data.")
+        Path | None, Option(help="Instead of a run: logits of your own training data.")
     ] = None,
-    test: Annotated[Path | None, typer.Option(help="With --train: logits to score.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path(
-        "report.html"
-    ),
+    test: Annotated[Path | None, Option(help="With --train: logits to score.")] = None,
+    output: Annotated[Path, Option("--output", "-o", help="Page to write.")] = Path("report.html"),
     labels: Labels = None,
     columns: Columns = None,
     risk: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="With --train and labels: certified maximum error rate of the threshold. Default: "
             "about half of the error rate of the test predictions."
         ),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the datasets, for the sample images of a run."),
+        Path | None, Option(help="Folder of the datasets, for the sample images of a run.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from qipf.cli.options import Columns, Json, print_result
 from qipf.errors import QIPFInputError, unknown_name
@@ -18,37 +19,37 @@ if TYPE_CHECKING:
 
 
 def score(
-    field: Annotated[Path, typer.Argument(help="A model file, written by qipf fit.")],
+    field: Annotated[Path, Argument(help="A model file, written by qipf fit.")],
     test: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             help="Logits to score: .npz, .npy, .csv or .parquet, or a folder of .parquet shards."
         ),
     ],
     output: Annotated[
         Path,
-        typer.Option(
+        Option(
             "--output",
             "-o",
             help="File to write: .csv, .parquet, .npz or .npy; for a folder, a folder.",
         ),
     ],
     columns: Columns = None,
-    modes: Annotated[bool, typer.Option("--modes", help="Also write every mode.")] = False,
+    modes: Annotated[bool, Option("--modes", help="Also write every mode.")] = False,
     engine: Annotated[
-        str, typer.Option(help="local, or ray: score a folder on a Ray cluster.")
+        str, Option(help="local, or ray: score a folder on a Ray cluster.")
     ] = "local",
     address: Annotated[
         str | None,
-        typer.Option(help="Address of a running Ray cluster. Default: start one on this machine."),
+        Option(help="Address of a running Ray cluster. Default: start one on this machine."),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Number of Ray workers. Default: one per GPU, or per CPU without GPUs."),
+        Option(help="Number of Ray workers. Default: one per GPU, or per CPU without GPUs."),
     ] = None,
     overwrite: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--overwrite",
             help="Replace shards that were made from another model, input or other options.",
         ),
@@ -120,16 +121,13 @@ def _print(
     counts: dict[str, Any] | None = None,
     prefix: str = "",
 ) -> None:
-    known = scored.rows > 0  # all shards of a folder may be empty
     result = {
         "output": output,
         **(counts or {}),
         "rows": scored.rows,
-        "uncertainty": {
-            "mean": scored.mean if known else None,
-            "min": scored.lowest if known else None,
-            "max": scored.highest if known else None,
-        },
+        "uncertainty": {"mean": scored.mean, "min": scored.lowest, "max": scored.highest}
+        if scored.rows
+        else dict.fromkeys(("mean", "min", "max")),
         "outliers": scored.outliers,
         "outlier_limit": {
             "above": limit.above if math.isfinite(limit.above) else None,
@@ -138,8 +136,8 @@ def _print(
             "held_out": limit.held_out,
         },
     }
-    text = "no rows"
-    if known:
+    text = "no rows"  # all shards of a folder may be empty
+    if scored.rows:
         text = (
             f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
             f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"

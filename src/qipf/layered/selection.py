@@ -65,8 +65,8 @@ def chosen_fields(
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
         warnings.warn(
-            f"No training examples of {', '.join(f'class {label}' for label in missing)}: their "
-            "probability is that of the softmax in every layer.",
+            f"There are no training examples of {', '.join(f'class {k}' for k in missing)}: the "
+            "layers use the softmax's probability.",
             QIPFWarning,
             stacklevel=3,
         )

@@ -1,20 +1,20 @@
-"""Rows from within a network: what its layers read, pooled to a few hundred numbers."""
+"""Rows from within a network: inputs and outputs of its layers, pooled to one row per example."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from qipf.errors import QIPFInputError
-from qipf.network.forward import named_layer
+from qipf.network.forward import logits_of, named_layer
 
-#: Layers that compute; what one of them reads is the finished output of those before it.
+#: Layers that compute; the input of one of them is the finished output of those before it.
 COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 #: Most layers that are chosen when none are named.
@@ -22,6 +22,9 @@ MOST_LAYERS = 8
 
 #: Widest row that a layer gives, and the finest grid that a map is averaged over.
 WIDEST, FINEST = 512, 8
+
+#: A layer and its input or output -> one row per example, (n, d).
+Pooling = Callable[[nn.Module, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,22 @@ class LayerSite:
 Rows = dict[LayerSite, Tensor]
 
 
-def pooled(value: Tensor, channels_first: bool = False) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
-    """One row an example. Maps are averaged over the finest grid that stays narrow enough, tokens
-    over their places, and neighbouring numbers of what is still too wide.
+# ---------------------------------------------------------------------- pooling
 
-    Three dimensions are (n, tokens, channels), or with `channels_first` (n, channels, places).
 
-    >>> pooled(torch.zeros(2, 32, 16, 16)).shape, pooled(torch.zeros(2, 7, 96)).shape
-    (torch.Size([2, 512]), torch.Size([2, 96]))
+def grid_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
+    """One row of at most `WIDEST` numbers per example, in float32.
+
+    Maps are averaged over the finest grid that stays narrow enough, tokens over their places, and
+    neighbouring numbers of what is still too wide.
+
+    >>> import torch
+    >>> shapes = (2, 32, 16, 16), (2, 7, 96)
+    >>> [tuple(grid_pooling(nn.Identity(), torch.zeros(shape)).shape) for shape in shapes]
+    [(2, 512), (2, 96)]
     """
-    if value.ndim == 3 and channels_first:
+    value = _tensor(value).detach()
+    if value.ndim == 3 and channels_first(layer):
         grid = _finest(value.shape[1], 1, value.shape[2])
         value = functional.adaptive_avg_pool1d(value, grid)
     elif value.ndim == 3:
@@ -67,39 +76,96 @@ def _finest(channels: int, axes: int, size: int) -> int:
     return fitting[-1] if fitting else 1
 
 
+def mean_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, channels)
+    """Averages over positions: everything after the channels, or the tokens of (n, tokens, d)."""
+    value = _tensor(value)
+    if value.ndim == 2:
+        return value
+    if value.ndim == 3 and not channels_first(layer):
+        return value.mean(1)
+    return value.flatten(2).mean(2)
+
+
+def flatten_pooling(_layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, d)
+    """Every number."""
+    return _tensor(value).flatten(1)
+
+
+def channels_first(layer: nn.Module) -> bool:
+    """Whether three dimensions at this layer are (n, channels, places), not (n, tokens, d)."""
+    return type(layer).__name__.endswith("1d")
+
+
+class NotRowsError(TypeError):
+    """A layer gives something that is not a tensor with one entry per example."""
+
+
+def _tensor(value: Any) -> Tensor:  # (n, ...) of at least two dimensions
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        raise NotRowsError(f"{type(value).__name__}, not a tensor with one row per example")
+    return value[:, None] if value.ndim == 1 else value
+
+
+# ---------------------------------------------------------------------- recording
+
+
 @contextmanager
-def recorded(net: nn.Module, sites: Sequence[LayerSite]) -> Iterator[dict[LayerSite, list[Tensor]]]:
+def recorded(
+    net: nn.Module,
+    sites: Sequence[LayerSite],
+    pooling: Pooling = grid_pooling,
+    remedy: str = "Name other layers=[...].",
+) -> Iterator[dict[LayerSite, list[Tensor]]]:
     """The pooled rows at the sites while the network runs, one entry each time a layer runs."""
-    read: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
+    found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
 
-    def keep(site: LayerSite, layer: nn.Module, value: Any) -> None:
-        value = value[0] if isinstance(value, (tuple, list)) and value else value
-        if not isinstance(value, Tensor) or value.ndim < 2:
-            raise QIPFInputError(
-                f"{site} is not a tensor of one row an example. Name other layers=[...]."
-            )
-        # copied: an activation in place may overwrite the layer's output afterwards
-        rows = pooled(value.detach(), channels_first=type(layer).__name__.endswith("1d"))
-        read[site].append(rows.clone())
-
-    def keep_input(site: LayerSite) -> Callable[..., None]:
-        return lambda layer, inputs: keep(site, layer, inputs)
-
-    def keep_output(site: LayerSite) -> Callable[..., None]:
-        return lambda layer, _inputs, output: keep(site, layer, output)
+    def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
+        try:
+            # copied: an activation in place may overwrite the layer's output afterwards
+            found[site].append(pooling(layer, values[-1]).clone())
+        except NotRowsError as error:
+            raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
 
     handles = []
     try:
         for site in sites:
-            layer = named_layer(net, site.layer)
+            layer, hook = named_layer(net, site.layer), partial(keep, site)
             if site.side == "input":
-                handles.append(layer.register_forward_pre_hook(keep_input(site)))
+                handles.append(layer.register_forward_pre_hook(hook))
             else:
-                handles.append(layer.register_forward_hook(keep_output(site)))
-        yield read
+                handles.append(layer.register_forward_hook(hook))
+        yield found
     finally:
         for handle in handles:
             handle.remove()
+
+
+def run_once(
+    net: nn.Module,
+    run: Callable[[], Any],
+    sites: Sequence[LayerSite],
+    pooling: Pooling = grid_pooling,
+    remedy: str = "Name other layers=[...].",
+) -> tuple[Tensor, Rows]:
+    """Logits of one forward pass, and the rows at the sites; `run` calls the network."""
+    with recorded(net, sites, pooling, remedy) as found:
+        logits = logits_of(run())
+    for site, rows in found.items():
+        if len(rows) != 1:
+            raise QIPFInputError(
+                f"{site} ran {len(rows)} times in one pass; a field needs a layer that runs once, "
+                f"in a network that is not compiled or traced. {remedy}"
+            )
+        if rows[0].ndim != 2 or rows[0].shape[0] != logits.shape[0]:
+            raise QIPFInputError(
+                f"{site} gives shape {tuple(rows[0].shape)} after pooling for {logits.shape[0]} "
+                f"predictions; one row per prediction is needed. {remedy}"
+            )
+    return logits, {site: rows[0] for site, rows in found.items()}
+
+
+# ---------------------------------------------------------------------- choosing
 
 
 def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:
@@ -123,7 +189,7 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     if not once:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "
-            "first). Name them: layers=[...], or use qipf.wrap(net), which judges by the logits."
+            "first). Name them: layers=[...], or use qipf.wrap(net), which uses the logits."
         )
     count = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]
@@ -132,14 +198,9 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
 
 
 def named_sites(net: nn.Module, layers: Sequence[str]) -> tuple[LayerSite, ...]:
-    """Sites at the outputs of the layers that a user names."""
+    """The outputs of the layers that a user names."""
     if not isinstance(layers, (list, tuple)) or not layers:
         raise QIPFInputError(f"layers must be 'auto' or a list of layers' names, got {layers!r}.")
     for name in layers:
         named_layer(net, name)
     return tuple(LayerSite(name) for name in dict.fromkeys(layers))
-
-
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of consecutive batches as one."""
-    return {site: torch.cat([part[site] for part in parts]) for site in parts[0]}

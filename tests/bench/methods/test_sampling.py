@@ -39,7 +39,7 @@ def test_scores_of_known_draws(clean, shifted):
     from qipf.bench.methods.sampling import PredictiveEntropy, Sampler, Spread
 
     class Two(Sampler):
-        forward_passes = 2
+        passes = 2
 
         def prepare(self, clean):
             def draw(batch):

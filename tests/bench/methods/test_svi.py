@@ -44,6 +44,7 @@ def test_the_divergence_is_the_sum_over_layers():
     torch.testing.assert_close(variational.kl(), sum(layers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["svi", "svi_ll"])
 def test_it_learns(name, clean, digits):
     """Clean accuracy within 3 points of the deterministic network, and a posterior that moved."""

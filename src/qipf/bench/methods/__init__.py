@@ -1,4 +1,4 @@
-"""Every way to score a prediction, behind one protocol.
+"""Every method that scores predictions, behind one interface.
 
 >>> create("softmax").forward_passes, create("mc_dropout", passes=20).forward_passes
 (1, 20)
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from qipf.bench.methods.dropout import MCDropout, MCDropoutLastLayer
 from qipf.bench.methods.ensemble import Ensemble
@@ -18,7 +18,7 @@ from qipf.bench.methods.layers import Layers
 from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
 from qipf.bench.methods.mahalanobis import Mahalanobis
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
-from qipf.bench.methods.protocol import Batch, CleanData, Method, Trainer
+from qipf.bench.methods.protocol import Batch, CleanData, Method
 from qipf.bench.methods.sampling import PredictiveEntropy, Sampler, Spread
 from qipf.bench.methods.svi import SVI, SVILastLayer
 from qipf.errors import unknown_name
@@ -56,19 +56,21 @@ def create(name: str, **options: Any) -> Method:
     """
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
-    if name in ONE_PASS:
-        return ONE_PASS[name](**_checked(name, ONE_PASS[name], options))
-    scored_by = Spread if name in SAMPLERS else PredictiveEntropy
-    base = name.removesuffix(scored_by.suffix)
-    return scored_by(base, SAMPLERS[base](**_checked(name, SAMPLERS[base], options)))
-
-
-def _checked(name: str, make: Callable[..., object], options: dict[str, Any]) -> dict[str, Any]:
-    known = inspect.signature(make).parameters
+    base = base_name(name)
+    makers: dict[str, Callable[..., Any]] = {**ONE_PASS, **SAMPLERS}
+    known = inspect.signature(makers[base]).parameters
     for option in options:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
-    return options
+    made: Any = makers[base](**options)
+    if name in ONE_PASS:
+        return cast(Method, made)
+    return Spread(base, made) if name == base else PredictiveEntropy(base, made)
+
+
+def base_name(method: str) -> str:
+    """The method whose options a method has: ``svi`` for ``svi_entropy``."""
+    return method if method in ONE_PASS else method.removesuffix(PredictiveEntropy.suffix)
 
 
 __all__ = [
@@ -80,7 +82,7 @@ __all__ = [
     "LayeredNetwork",
     "Method",
     "Outputs",
-    "Trainer",
+    "base_name",
     "create",
     "predict",
 ]

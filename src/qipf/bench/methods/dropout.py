@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qipf.bench.methods.protocol import Batch, CleanData, check_positive
-from qipf.bench.methods.sampling import Draw, Sampler, Samples, draw_passes
+from qipf.bench.methods.protocol import CleanData, check_positive
+from qipf.bench.methods.sampling import Draw, Sampler
 from qipf.errors import QIPFInputError
 
 
 @dataclass(frozen=True)
 class MCDropout(Sampler):
-    """Dropout at every joint: after each convolutional block and before each dense layer.
+    """Dropout at every `nn.Dropout` of the network's body; the network itself is not changed.
 
-    The joints are the `nn.Dropout` modules of the network's body, which itself stays untouched.
-    What comes before the first joint is computed once. `rate` defaults to the clean data's
-    `dropout_rate` (the paper: 0.1 for LeNet, 0.2 for VGG-3).
+    These stand after each convolutional block and before each dense layer. The layers before the
+    first of them are computed once. `rate` defaults to the clean data's `dropout_rate` (the paper:
+    0.1 for LeNet, 0.2 for VGG-3).
     """
 
     rate: float | None = None
@@ -30,36 +29,26 @@ class MCDropout(Sampler):
         if self.rate is not None:
             _check_rate("mc_dropout", self.rate)
 
-    @property
-    def forward_passes(self) -> int:
-        """Draws for one prediction."""
-        return self.passes
-
     def prepare(self, clean: CleanData) -> Draw:
-        """Find the first joint; nothing is learned."""
+        """Find the first dropout layer; nothing is fitted."""
         rate = clean.dropout_rate if self.rate is None else self.rate
         _check_rate("mc_dropout", rate)
         layers = [*clean.network.body, clean.network.head]
-        joints = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Dropout)]
-        if not joints:
+        first = next((i for i, layer in enumerate(layers) if isinstance(layer, nn.Dropout)), None)
+        if first is None:
             raise QIPFInputError(
                 "mc_dropout acts at the nn.Dropout modules of the network's body, and it has "
                 "none. Put nn.Dropout(0.0) where dropout may act."
             )
-        stem, tail = nn.Sequential(*layers[: joints[0]]), layers[joints[0] :]
+        stem, rest = nn.Sequential(*layers[:first]), layers[first:]
 
-        def draw(batch: Batch) -> Samples:
-            return draw_passes(
-                clean.network,
-                stem,
-                lambda hidden: _dropped(tail, hidden, rate),
-                batch.images,
-                batch.predicted,
-                self.passes,
-                clean.seed,
-            )
+        def tail(hidden: Tensor) -> Tensor:
+            for layer in rest:
+                dropped = isinstance(layer, nn.Dropout)
+                hidden = functional.dropout(hidden, rate) if dropped else layer(hidden)
+            return hidden
 
-        return draw
+        return self.random_passes(clean, clean.network, tail, stem)
 
 
 @dataclass(frozen=True)
@@ -73,35 +62,12 @@ class MCDropoutLastLayer(Sampler):
         check_positive("mc_dropout_ll", passes=self.passes)
         _check_rate("mc_dropout_ll", self.rate)
 
-    @property
-    def forward_passes(self) -> int:
-        """Draws for one prediction."""
-        return self.passes
-
     def prepare(self, clean: CleanData) -> Draw:
-        """Nothing is learned."""
+        """Nothing is fitted."""
         head = clean.network.head
-
-        def draw(batch: Batch) -> Samples:
-            return draw_passes(
-                head,
-                lambda features: features,
-                lambda features: head(functional.dropout(features, self.rate)),
-                batch.features,
-                batch.predicted,
-                self.passes,
-                clean.seed,
-            )
-
-        return draw
-
-
-def _dropped(layers: Iterable[nn.Module], hidden: Tensor, rate: float) -> Tensor:
-    for layer in layers:
-        hidden = (
-            functional.dropout(hidden, rate) if isinstance(layer, nn.Dropout) else layer(hidden)
+        return self.random_passes(
+            clean, head, lambda features: head(functional.dropout(features, self.rate))
         )
-    return hidden
 
 
 def _check_rate(method: str, rate: float) -> None:

@@ -20,7 +20,7 @@ class Ensemble(Sampler):
 
     @property
     def forward_passes(self) -> int:
-        """One for each network."""
+        """Number of networks."""
         return self.networks
 
     def prepare(self, clean: CleanData) -> Draw:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -42,3 +43,12 @@ class Field(Method):
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """The mean of the modes at each prediction's logits."""
         return to_double(self._learned(self.field_).uncertainty(batch.logits))
+
+    def chosen(self) -> dict[str, Any]:
+        """Bandwidth and number of centres."""
+        field = self._learned(self.field_)
+        return {
+            "bandwidth": float(field.bandwidth_),
+            "bandwidth_factor": float(field.bandwidth_factor_),
+            "centers": len(field.centers_),
+        }

@@ -37,7 +37,7 @@ class Flipout(nn.Module, ABC):
     prior_mean: Tensor
     prior_std: Tensor  # ()
 
-    def __init__(self, layer: nn.Linear | nn.Conv2d, initial_std: float) -> None:
+    def __init__(self, layer: nn.Linear | nn.Conv2d, initial_std: float = INITIAL_STD) -> None:
         super().__init__()
         weight = layer.weight.detach()
         self.register_buffer("prior_mean", weight.clone())
@@ -86,9 +86,6 @@ class FlipoutLinear(Flipout):
     >>> FlipoutLinear(nn.Linear(3, 2))(torch.ones(5, 3)).shape
     torch.Size([5, 2])
     """
-
-    def __init__(self, layer: nn.Linear, initial_std: float = INITIAL_STD) -> None:
-        super().__init__(layer, initial_std)
 
     def _linear(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(inputs, weight, bias)

@@ -1,17 +1,16 @@
-"""What a method may know about a network: its layers, its features, its last layer."""
+"""Networks with named parts: layers, features and last layer."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError
-from qipf.network import forward
+from qipf.network.forward import evaluating
 
 #: Rows that pass through a network at once when nothing is learned.
 ROWS = 2500
@@ -22,8 +21,8 @@ class LayeredNetwork(nn.Module):
 
     .. math:: \text{logits}(x) = \text{head}(\text{body}(x))
 
-    The body holds an `nn.Dropout`, of rate 0 where the network trains without one, at every joint:
-    after each convolutional block and before each dense layer. That is where MC-Dropout acts.
+    The body holds an `nn.Dropout` after each convolutional block and before each dense layer, of
+    rate 0 where the network trains without dropout. That is where MC-Dropout acts.
     Images come as floats in [0, 1].
 
     >>> network = LayeredNetwork([nn.Flatten(), nn.Linear(4, 3), nn.Tanh()], nn.Linear(3, 2))
@@ -53,27 +52,20 @@ class LayeredNetwork(nn.Module):
 
 
 class Outputs(NamedTuple):
-    """What one pass over some images gives, for every method to share."""
+    """Outputs of one forward pass, shared by all methods."""
 
     logits: Tensor  # (n, classes)
     features: Tensor  # (n, width)
 
 
 def fresh_copy(network: LayeredNetwork) -> LayeredNetwork:
-    """The same architecture with newly drawn weights; the network given stays as it is."""
+    """A copy of the network with newly drawn weights."""
     copied = copy.deepcopy(network)
     for module in copied.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
     return copied
-
-
-@contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients within; afterwards every module's mode as it was."""
-    with forward.evaluating(network), torch.no_grad():
-        yield
 
 
 def unit_range(images: Tensor) -> Tensor:
@@ -102,7 +94,7 @@ def predict(network: LayeredNetwork, images: Tensor, batch_size: int = ROWS) -> 
     if batch_size < 1:
         raise QIPFInputError(f"batch_size must be at least 1; got {batch_size}.")
     device = network.device
-    with evaluating(network):
+    with evaluating(network), torch.no_grad():
         features = torch.cat(
             [network.features(unit_range(part.to(device))) for part in images.split(batch_size)]
         )

@@ -1,15 +1,15 @@
-"""One small protocol: fit once on clean data, then score batches of predictions."""
+"""The interface of methods: fit once on clean data, then score batches of predictions."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
 from qipf.errors import QIPFInputError
@@ -18,33 +18,13 @@ from qipf.validation.not_fitted import QIPFNotFittedError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from qipf.bench.training import Trainer
+
 T = TypeVar("T")
 
 
-class Trainer(Protocol):
-    """How the methods that learn more networks have them trained."""
-
-    def train(
-        self,
-        network: nn.Module,
-        inputs: Tensor,
-        labels: Tensor,
-        *,
-        name: str,
-        epochs: int | None = None,
-        augment: bool | None = None,
-        penalty: Callable[[], Tensor] | None = None,
-    ) -> nn.Module:
-        """Train in place on cross-entropy plus `penalty`; `name` tells its checkpoint."""
-
-    def train_ensemble(
-        self, network: LayeredNetwork, count: int, inputs: Tensor, labels: Tensor
-    ) -> Sequence[LayeredNetwork]:
-        """`count` networks like this one, each from its own random start."""
-
-
 class _Memo:
-    """Remembers what was computed, so that methods share it."""
+    """Results by key, computed once and shared by the methods."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
@@ -57,7 +37,7 @@ class _Memo:
 
 @dataclass(frozen=True, eq=False)
 class CleanData:
-    """All that a method may learn from: the trained network and its uncorrupted training data.
+    """What a method is fitted on: the trained network and its uncorrupted training data.
 
     `trainer` is needed by the methods that learn more networks (`svi`, `svi_ll`, `ensemble`);
     `dropout_rate` is what `mc_dropout` uses unless it is given its own.
@@ -94,7 +74,7 @@ class CleanData:
         return self.outputs.features
 
     def trainer_for(self, method: str) -> Trainer:
-        """The trainer, or an error that says who needs it."""
+        """The trainer; an error if there is none."""
         if self.trainer is None:
             raise QIPFInputError(
                 f"{method} trains networks of its own, but this CleanData has no trainer. "
@@ -105,7 +85,7 @@ class CleanData:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Predictions to judge: images, with the network's logits and features on them."""
+    """Predictions to score: images, with the network's logits and features on them."""
 
     images: Tensor  # (n, C, H, W)
     logits: Tensor  # (n, classes)
@@ -114,7 +94,7 @@ class Batch:
 
     @classmethod
     def of(cls, network: LayeredNetwork, images: Tensor) -> Batch:
-        """Run the network once and keep what all methods share."""
+        """Run the network once on the images."""
         outputs = predict(network, images)
         return cls(images, outputs.logits, outputs.features)
 
@@ -128,34 +108,36 @@ class Batch:
 
 
 class Method(ABC):
-    """A way to score predictions: `create(name).fit(clean).score(batch)`.
+    """A method that scores predictions: `create(name).fit(clean).score(batch)`.
 
-    Scores are float64, one per prediction, on the logits' device, and rise with doubt.
+    Scores are float64, one per prediction, on the logits' device; higher is less trustworthy.
     """
 
     name: str
-    #: Passes through a network that one prediction costs, the deterministic one aside.
+    #: Forward passes per prediction, without that of the deterministic network.
     forward_passes: int = 1
-    #: The direction of the score, for whoever compares methods.
-    rises_with_doubt: ClassVar[bool] = True
 
     def fit(self, clean: CleanData) -> Self:
-        """Learn from clean data what the score needs; nothing, for many."""
+        """Fit on clean data; many methods have nothing to fit."""
         return self
 
     @abstractmethod
     def score(self, batch: Batch) -> Tensor:  # (n,)
-        """How little each prediction is to be trusted."""
+        """Uncertainty of each prediction; higher is less trustworthy."""
+
+    def chosen(self) -> dict[str, Any]:
+        """Parameters that `fit` chose on clean data, for the record of a result."""
+        return {}
 
     def _learned(self, value: T | None) -> T:
-        """What `fit` learned, or the error of a method used before it."""
+        """`value`, which `fit` must have set."""
         if value is None:
             raise QIPFNotFittedError(f"{self.name} is not fitted yet. Call fit(clean) first.")
         return value
 
 
 def check_positive(method: str, **counts: float) -> None:
-    """Refuse options that must be positive and are not."""
+    """Raise an error for options that are not positive."""
     for option, value in counts.items():
         if not value > 0:
             raise QIPFInputError(f"{method}: {option} must be positive; got {value}.")

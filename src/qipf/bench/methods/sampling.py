@@ -1,4 +1,4 @@
-"""Methods that draw several predictions for one input, and the two ways they are scored."""
+"""Methods that draw several predictions for one input, and their two scores."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.methods.network import ROWS, evaluating, unit_range
+from qipf.bench.methods.network import ROWS, unit_range
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.bench.methods.randomness import seeded
+from qipf.network.forward import evaluating
 
 
 class Samples(NamedTuple):
@@ -44,14 +45,43 @@ Draw = Callable[[Batch], Samples]
 class Sampler(ABC):
     """Options of a sampling method; hashable, so that its two scores share one preparation."""
 
+    passes: int
+
     @property
-    @abstractmethod
     def forward_passes(self) -> int:
         """Draws for one prediction."""
+        return self.passes
 
     @abstractmethod
     def prepare(self, clean: CleanData) -> Draw:
-        """Learn what drawing needs."""
+        """Fit what drawing needs."""
+
+    def random_passes(
+        self,
+        clean: CleanData,
+        network: nn.Module,
+        tail: Callable[[Tensor], Tensor],
+        stem: Callable[[Tensor], Tensor] | None = None,
+    ) -> Draw:
+        """Draw by passes through `tail`, the random part of `network`.
+
+        The input of `tail` is computed once: by `stem` from the images, or, without a stem, it is
+        the shared features.
+        """
+
+        def draw(batch: Batch) -> Samples:
+            device, parts = batch.predicted.device, []
+            inputs = batch.features if stem is None else batch.images
+            with evaluating(network), torch.no_grad(), seeded(device, clean.seed):
+                for rows, predicted in zip(
+                    inputs.split(ROWS), batch.predicted.split(ROWS), strict=True
+                ):
+                    hidden = rows if stem is None else stem(unit_range(rows.to(device)))
+                    drawn = (tail(hidden) for _ in range(self.passes))
+                    parts.append(Samples.of(drawn, predicted))
+            return Samples.join(parts)
+
+        return draw
 
 
 class _Sampled(Method):
@@ -100,21 +130,3 @@ class PredictiveEntropy(_Sampled):
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """Between 0 and log(classes)."""
         return torch.special.entr(self.samples(batch).mean).sum(dim=1)
-
-
-def draw_passes(
-    network: nn.Module,
-    stem: Callable[[Tensor], Tensor],
-    tail: Callable[[Tensor], Tensor],
-    inputs: Tensor,
-    predicted: Tensor,
-    passes: int,
-    seed: int,
-) -> Samples:
-    """`passes` random passes through `tail`; `stem`, which is not random, is computed once."""
-    parts = []
-    with evaluating(network), seeded(predicted.device, seed):
-        for rows, classes in zip(inputs.split(ROWS), predicted.split(ROWS), strict=True):
-            hidden = stem(unit_range(rows.to(predicted.device)))
-            parts.append(Samples.of((tail(hidden) for _ in range(passes)), classes))
-    return Samples.join(parts)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from qipf.bench.methods.flipout import INITIAL_STD, Flipout, FlipoutConv2d, FlipoutLinear
 from qipf.bench.methods.network import LayeredNetwork
-from qipf.bench.methods.protocol import Batch, CleanData, check_positive
-from qipf.bench.methods.sampling import Draw, Sampler, Samples, draw_passes
+from qipf.bench.methods.protocol import CleanData, check_positive
+from qipf.bench.methods.sampling import Draw, Sampler
 from qipf.errors import QIPFInputError
 
 
@@ -53,10 +53,10 @@ class VariationalNetwork(LayeredNetwork):
 
 @dataclass(frozen=True)
 class SVI(Sampler):
-    """Flipout in every dense layer and in the last convolution; all layers learn on.
+    """Flipout in every dense layer and in the last convolution; all layers are trained further.
 
-    One pass draws one set of weights for the batch and signs for each prediction; what comes
-    before the first random layer is computed once.
+    One pass draws one set of weights for the batch and signs for each prediction. The layers
+    before the first random one are computed once.
     """
 
     epochs: int = 100
@@ -66,13 +66,8 @@ class SVI(Sampler):
     def __post_init__(self) -> None:
         check_positive("svi", epochs=self.epochs, passes=self.passes, initial_std=self.initial_std)
 
-    @property
-    def forward_passes(self) -> int:
-        """Draws for one prediction."""
-        return self.passes
-
     def prepare(self, clean: CleanData) -> Draw:
-        """Learn the distribution of the weights."""
+        """Train the posterior of the weights."""
         trainer = clean.trainer_for("svi")
         network = VariationalNetwork(clean.network, self.initial_std)
         trainer.train(
@@ -84,13 +79,7 @@ class SVI(Sampler):
             penalty=lambda: network.kl() / len(clean.labels),
         )
         stem, tail = network.split()
-
-        def draw(batch: Batch) -> Samples:
-            return draw_passes(
-                network, stem, tail, batch.images, batch.predicted, self.passes, clean.seed
-            )
-
-        return draw
+        return self.random_passes(clean, network, tail, stem)
 
 
 @dataclass(frozen=True)
@@ -106,13 +95,8 @@ class SVILastLayer(Sampler):
             "svi_ll", epochs=self.epochs, passes=self.passes, initial_std=self.initial_std
         )
 
-    @property
-    def forward_passes(self) -> int:
-        """Draws for one prediction."""
-        return self.passes
-
     def prepare(self, clean: CleanData) -> Draw:
-        """Learn the distribution of the last layer's weights from the shared features."""
+        """Train the posterior of the last layer's weights on the shared features."""
         trainer = clean.trainer_for("svi_ll")
         if not isinstance(clean.network.head, nn.Linear):
             raise QIPFInputError(
@@ -129,16 +113,4 @@ class SVILastLayer(Sampler):
             augment=False,
             penalty=lambda: head.kl() / len(clean.labels),
         )
-
-        def draw(batch: Batch) -> Samples:
-            return draw_passes(
-                head,
-                lambda features: features,
-                head,
-                batch.features,
-                batch.predicted,
-                self.passes,
-                clean.seed,
-            )
-
-        return draw
+        return self.random_passes(clean, head, head)

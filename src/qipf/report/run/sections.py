@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from qipf.bench.methods import ONE_PASS
-from qipf.bench.suites import CLEAN, PAPER_METHODS, SUITES, base_name
+from qipf.bench.methods import ONE_PASS, base_name
+from qipf.bench.suites import CLEAN, PAPER_METHODS, SUITES
 from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.charts import Axis, Chart, Charts, Series, chart_spec, risk_coverage_chart
 from qipf.report.page import render
