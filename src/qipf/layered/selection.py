@@ -108,7 +108,6 @@ def chosen_metric(
     tuning_labels: Tensor,  # (n,)
     classes: int,
     dimension: int,
-    shrinkages: Sequence[float] = SHRINKAGES,
 ) -> tuple[Metric, float] | None:
     """Metric and bandwidth of the most likely field, each set having the same weight.
 
@@ -122,7 +121,7 @@ def chosen_metric(
     best: tuple[float, Metric, float] | None = None
     for gain_free in (False, True):
         scatter = Scatter(rows[:METRIC_ROWS], labels[:METRIC_ROWS], gain_free)
-        for shrinkage in shrinkages if sets else shrinkages[len(shrinkages) // 2 :][:1]:
+        for shrinkage in SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]:
             metric = scatter.metric(shrinkage, dimension)
             found = _best_width(metric, *few, sets, truth, classes)
             if found is not None and (best is None or found[0] > best[0]):
