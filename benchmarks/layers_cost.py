@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import qipf
 from qipf.bench.methods.network import unit_range
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.field.engines import create
 from qipf.network.reading import in_parts
@@ -101,9 +101,9 @@ def with_dropout(net: nn.Module, rate: float) -> nn.Module:
     return net
 
 
-def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
+def rows_of(bench: NetworkBench, batch: int, device: str) -> Iterator[Row]:
     """A line a method."""
-    data, net = contender.dataset, contender.network.eval()
+    data, net = bench.dataset, bench.network.eval()
     images = unit_range(data.test_images[:batch]).to(device)
     train = list(
         zip(unit_range(data.train_images).split(1000), data.train_labels.split(1000), strict=True)
@@ -115,7 +115,7 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
     plain = qipf.wrap(net).fit(train)
     centers = torch.as_tensor(plain.field.centers_)
     networks = [copy.deepcopy(net) for _ in range(NETWORKS_IN_ENSEMBLE)]
-    dropping = with_dropout(net, contender.spec.full_recipe().dropout_rate)
+    dropping = with_dropout(net, bench.spec.full_recipe().dropout_rate)
 
     def mean_of(passes: list[nn.Module], shown: Tensor) -> Tensor:
         total = sum(torch.softmax(one(shown), 1) for one in passes)
@@ -134,7 +134,7 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
             many = seconds(lambda method=method: method(images), device)
             one = seconds(lambda method=method: method(images[:1]), device)
         row = {
-            "network": contender.spec.name,
+            "network": bench.spec.name,
             "method": name,
             "milliseconds_per_prediction": 1e3 * many / len(images),
             "milliseconds_for_one": 1e3 * one,
@@ -154,7 +154,7 @@ def rows_of(contender: Contender, batch: int, device: str) -> Iterator[Row]:
             ours = seconds(lambda f=field, r=shown: f(r), device)
             theirs = seconds(lambda f=field, r=shown, e=engine: e(f.metric(r)), device)
         yield {
-            "network": contender.spec.name,
+            "network": bench.spec.name,
             "method": f"class fields of {site}",
             "milliseconds_per_prediction": 1e3 * ours / len(images),
             "times_the_plain_field": ours / theirs,
@@ -176,7 +176,7 @@ def main() -> None:
     for network in options.networks:
         setting = Setting(suite, options.run, options.device, options.data)
         rows = []
-        for row in rows_of(Contender(setting, network), batch, options.device):
+        for row in rows_of(NetworkBench(setting, network), batch, options.device):
             rows.append({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
             print(*rows[-1].values(), sep="  ", flush=True)
         joined(file, network, rows)

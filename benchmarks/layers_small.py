@@ -24,16 +24,16 @@ from torch import Tensor
 import qipf
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, find
 from qipf.metrics.error_detection import roc_auc
 
 Examples = tuple[Tensor, Tensor]
 
 
-def fitted(contender: Contender) -> Iterator[tuple[str, qipf.LayeredQIPF, str]]:
+def fitted(bench: NetworkBench) -> Iterator[tuple[str, qipf.LayeredQIPF, str]]:
     """Every case: its name, the model, and what it warned of."""
-    data, net = contender.dataset, contender.network
+    data, net = bench.dataset, bench.network
     images, labels = unit_range(data.train_images), data.train_labels
     device = net.device
     with torch.no_grad():
@@ -56,13 +56,13 @@ def fitted(contender: Contender) -> Iterator[tuple[str, qipf.LayeredQIPF, str]]:
         yield name, model, " ".join(str(w.message) for w in said)
 
 
-def detected(contender: Contender, model: qipf.LayeredQIPF, count: int) -> dict[str, list[float]]:
+def detected(bench: NetworkBench, model: qipf.LayeredQIPF, count: int) -> dict[str, list[float]]:
     """Mean ROC-AUC of the model and of the entropy by corruption."""
-    data = contender.dataset
-    images = unit_range(data.test_images[:count]).to(contender.network.device)
+    data = bench.dataset
+    images = unit_range(data.test_images[:count]).to(bench.network.device)
     truth = data.test_labels[:count]
     found: dict[str, list[tuple[float, float]]] = {}
-    tasks = dict.fromkeys((t.corruption, t.level) for t in contender.setting.suite.tasks())
+    tasks = dict.fromkeys((t.corruption, t.level) for t in bench.setting.suite.tasks())
     for corruption, level in tasks:
         shown = images if corruption == CLEAN else corrupt(images, corruption, level)
         prediction = model(shown)
@@ -86,9 +86,9 @@ def main() -> None:
     rows = []
     for spec in suite.networks:
         setting = Setting(suite, options.run, options.device, options.data)
-        contender = Contender(setting, spec.name)
-        for case, model, said in fitted(contender):
-            for corruption, (ours, entropy) in detected(contender, model, options.images).items():
+        bench = NetworkBench(setting, spec.name)
+        for case, model, said in fitted(bench):
+            for corruption, (ours, entropy) in detected(bench, model, options.images).items():
                 rows.append(
                     {
                         "case": case,

@@ -17,7 +17,7 @@ import torch
 
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import predict, unit_range
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, find
 from qipf.progress import progress
 
@@ -27,9 +27,9 @@ LEVELS = (
 )  # fmt: skip
 
 
-def export(contender: Contender, path: Path) -> None:
+def export(bench: NetworkBench, path: Path) -> None:
     """Write one network's file."""
-    dataset, network = contender.dataset, contender.network
+    dataset, network = bench.dataset, bench.network
     train = predict(network, dataset.train_images).logits
     clean = unit_range(dataset.test_images.to(network.device))
     parts = []
@@ -60,7 +60,7 @@ def main() -> None:
         suite = dataclasses.replace(find("paper"), seed=seed)
         setting = Setting(suite, options.run, options.device, options.data)
         for name in options.networks:
-            export(Contender(setting, name), options.out / f"{name}_seed{seed}.npz")
+            export(NetworkBench(setting, name), options.out / f"{name}_seed{seed}.npz")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import torch
 from qipf.bench.methods import Batch
 from qipf.bench.methods.network import unit_range
 from qipf.bench.methods.sampling import PredictiveEntropy
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 
 METHODS = ("svi_entropy", "svi_ll_entropy")
@@ -49,13 +49,13 @@ def main() -> None:
 
 def accuracies(setting: Setting, network: str) -> dict[str, float]:
     """Shares of clean test images that the network and its variational forms have right."""
-    contender = Contender(setting, network)
-    labels = contender.dataset.test_labels.to(setting.device)
-    images = unit_range(contender.dataset.test_images.to(setting.device))
-    batch = Batch.of(contender.network, images)
+    bench = NetworkBench(setting, network)
+    labels = bench.dataset.test_labels.to(setting.device)
+    images = unit_range(bench.dataset.test_images.to(setting.device))
+    batch = Batch.of(bench.network, images)
     found = {"deterministic": float((batch.predicted == labels).double().mean())}
     for name in METHODS:
-        method = contender.method(name)
+        method = bench.method(name)
         assert isinstance(method, PredictiveEntropy)
         answer = method.samples(batch).mean.argmax(1)
         found[name.removesuffix("_entropy")] = float((answer == labels).double().mean())

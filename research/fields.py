@@ -23,8 +23,8 @@ from qipf.layered.mixture_weights import WIDTHS
 from qipf.layered.perturbations import KEPT
 from qipf.layered.selection import (
     COARSE,
-    FLOOR,
     FINE,
+    FLOOR,
     METRIC_ROWS,
     MOST_ROWS,
     TRIED_CENTERS,

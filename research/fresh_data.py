@@ -49,26 +49,26 @@ def cells(records: Iterable[Record], metric: str, seeds: Iterable[int]) -> Cells
 def compared(found: Cells) -> dict[str, Any]:
     """By corruption and in the mean: every method, who is first, and how far the rival is."""
     corruptions = [c for c in dict.fromkeys(c for c, _ in found[OURS]) if c != CLEAN]
-    spoilt = [where for where in found[OURS] if where[0] in corruptions]
+    corrupted = [where for where in found[OURS] if where[0] in corruptions]
     methods = {method: _by_corruption(areas, corruptions) for method, areas in found.items()}
     ours, rival = methods[OURS], methods[RIVAL]
     behind = {
         f"{corruption}, seed {seed}": best - found[OURS][corruption, seed]
-        for corruption, seed in spoilt
+        for corruption, seed in corrupted
         if (best := max(found[method][corruption, seed] for method in ONE_PASS))
         > found[OURS][corruption, seed]
     }
     return {
         "methods": methods,
         f"{OURS} first of one pass": {
-            "cells": [len(spoilt) - len(behind), len(spoilt)],
+            "cells": [len(corrupted) - len(behind), len(corrupted)],
             "behind the first by": behind,
             "mean of the seeds": [
                 max(ONE_PASS, key=lambda method: methods[method][c]) == OURS for c in corruptions
             ].count(True),
         },
         f"{OURS} minus {RIVAL}": {name: ours[name] - rival[name] for name in ours},
-        f"{OURS} ahead of {RIVAL}": sum(found[OURS][w] > found[RIVAL][w] for w in spoilt),
+        f"{OURS} ahead of {RIVAL}": sum(found[OURS][w] > found[RIVAL][w] for w in corrupted),
     }
 
 

@@ -25,7 +25,7 @@ from fields import Fields, Plan
 from studies import BLEND, FAMILIES, FIXED, KEPT, Seen, Study, set_name, study_of
 from torch import Tensor
 
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.layered.mixture import likeliest_weights, log_odds_of_error, mixed
@@ -231,8 +231,8 @@ def main() -> None:
         (options.output / name).open("a") for name in (CHOSEN_BY, "report-only.jsonl")
     )
     for network in options.networks or [n.name for n in suite.networks]:
-        contender = Contender(Setting(suite, options.run, options.device, options.data), network)
-        study = study_of(contender, options.centers, options.tuning, options.test, options.draw)
+        bench = NetworkBench(Setting(suite, options.run, options.device, options.data), network)
+        study = study_of(bench, options.centers, options.tuning, options.test, options.draw)
         fields = Fields(study)
         for name, recipe in recipes.items():
             if options.recipes and name not in options.recipes:

@@ -1,4 +1,4 @@
-"""What recipes are tried on: a bench network's layers on clean, perturbed and spoilt images."""
+"""What recipes are tried on: a bench network's layers on clean, perturbed and corrupted images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
-from qipf.bench.scoring import Contender
+from qipf.bench.scoring import NetworkBench
 from qipf.bench.suites import CLEAN
 from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
@@ -60,9 +60,9 @@ def set_name(family: str, strength: float, fixed: bool = False) -> str:
     return f"{family}/{'t' if fixed else ''}{strength}"
 
 
-def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: int = 1) -> Study:
+def study_of(bench: NetworkBench, centers: int, tuning: int, test: int, draw: int = 1) -> Study:
     """Run the network on all images that the recipes are tried on; `draw` chooses them."""
-    data, network = contender.dataset, contender.network
+    data, network = bench.dataset, bench.network
     device = network.device
     order = torch.randperm(len(data.train_labels), generator=torch.Generator().manual_seed(draw))
     held = order[: min(tuning, len(order) // 4)]
@@ -70,11 +70,11 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: i
     images = unit_range(data.train_images[held]).to(device)
     labels = data.train_labels[held].to(device)
     shown = unit_range(data.test_images[:test]).to(device)
-    tasks = dict.fromkeys((t.corruption, t.level) for t in contender.setting.suite.tasks())
+    tasks = dict.fromkeys((t.corruption, t.level) for t in bench.setting.suite.tasks())
     with torch.no_grad(), evaluating(network):
         sites = chosen_sites(network, lambda: network(images[:2]))
         levels = _levels(network, images[:600], labels[:600])
-        print(contender.spec.name, levels, flush=True)
+        print(bench.spec.name, levels, flush=True)
         rows = in_parts(network, unit_range(data.train_images[kept]).to(device), sites)[1]
         sets = {"clean": in_parts(network, images, sites)}
         for family, found in levels.items():
@@ -83,7 +83,7 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: i
             for name, t in wanted.items():
                 copies = perturbed(images, TEACHERS[family], t, 1 + draw)
                 sets[name] = in_parts(network, copies, sites)
-        spoilt = {
+        corrupted = {
             f"{c}/{level}": in_parts(
                 network, shown if c == CLEAN else corrupt(shown, c, level), sites
             )
@@ -91,7 +91,7 @@ def study_of(contender: Contender, centers: int, tuning: int, test: int, draw: i
         }
     every = {**rows, PLACES: kept, LABELS: data.train_labels[kept]}
     every = {name: value.cpu() for name, value in every.items()}
-    return Study(sites, every, Tuning(sets, labels), spoilt, data.test_labels[:test].to(device))
+    return Study(sites, every, Tuning(sets, labels), corrupted, data.test_labels[:test].to(device))
 
 
 def _levels(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, list[float]]:

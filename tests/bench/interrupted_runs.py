@@ -17,7 +17,7 @@ import torch
 import torch._dynamo  # Adam imports it on first use; here once, instead of in every child
 
 from qipf.bench.runner import run
-from tests.bench.tiny import TINY, settled
+from tests.bench.tiny import TINY, without_timings
 
 KILLS = 20
 STARTS = 1000  # far more than are ever needed
@@ -111,8 +111,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     kind, folder = sys.argv[1], Path(sys.argv[2])
     summary = {"outside": killed_from_outside, "writes": dying_at_writes}[kind](folder)
-    reference = settled(folder / "reference")
+    reference = without_timings(folder / "reference")
     summary["equal"] = all(
-        settled(folder / f"run{number}") == reference for number in range(summary["runs"])
+        without_timings(folder / f"run{number}") == reference for number in range(summary["runs"])
     )
     print(json.dumps(summary))

@@ -4,9 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from qipf.bench.batches import SHIFT, Batches, Plan, shifted_and_flipped
-
-CPU = torch.device("cpu")
+from qipf.bench.batches import SHIFT, Batches, shifted_and_flipped
 
 
 def images(count: int = 10) -> torch.Tensor:
@@ -14,42 +12,41 @@ def images(count: int = 10) -> torch.Tensor:
     return torch.randint(1, 256, (count, 2, 6, 5), generator=generator).to(torch.uint8)
 
 
+def drawn(count: int, batch_size: int, seed: int = 0, augment: bool = False) -> Batches:
+    batches = Batches(images(count), torch.arange(count), batch_size, seed, augment)
+    batches.draw(0)
+    return batches
+
+
 def test_an_epoch_is_a_new_order_of_all_examples():
-    plan = Plan(3, 50, augment=False, device=CPU)
-    plan.draw(0)
-    first = plan.order.clone()
+    batches = drawn(50, 10, seed=3)
+    first = batches.order.clone()
     assert torch.equal(first.sort().values, torch.arange(50))
-    plan.draw(1)
-    assert not torch.equal(plan.order, first)
-    plan.draw(0)
-    assert torch.equal(plan.order, first)
-    other = Plan(4, 50, augment=False, device=CPU)
-    other.draw(0)
-    assert not torch.equal(other.order, first)
+    batches.draw(1)
+    assert not torch.equal(batches.order, first)
+    batches.draw(0)
+    assert torch.equal(batches.order, first)
+    assert not torch.equal(drawn(50, 10, seed=4).order, first)
 
 
 def test_shifts_and_flips_cover_their_range_evenly():
-    plan = Plan(0, 9_000, augment=True, device=CPU)
-    plan.draw(0)
+    batches = drawn(9_000, 10, augment=True)
     for axis in range(2):
-        counts = plan.shift[:, axis].bincount(minlength=9)
+        counts = batches.shift[:, axis].bincount(minlength=9)
         assert counts.shape == (2 * SHIFT + 1,)
         assert counts.min() > 850
-    assert plan.flip.double().mean().item() == pytest.approx(0.5, abs=0.03)
+    assert batches.flip.double().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
 def test_batches_follow_the_order_and_leave_out_the_rest():
-    plan = Plan(0, 10, augment=False, device=CPU)
-    plan.draw(0)
-    given, labels = images(), torch.arange(10)
-    batches = Batches(given, labels, plan, batch_size=4)
+    batches = drawn(10, 4)
     assert batches.steps == 2
     for step in range(2):
         inputs, classes = batches(torch.tensor([step]))
-        chosen = plan.order[4 * step : 4 * step + 4]
+        chosen = batches.order[4 * step : 4 * step + 4]
         assert torch.equal(classes, chosen)
-        assert torch.equal(inputs, given[chosen].float() / 255)
-    assert Batches(given, labels, plan, batch_size=99).size == 10
+        assert torch.equal(inputs, images()[chosen].float() / 255)
+    assert drawn(10, 99).size == 10
 
 
 def moved(image: torch.Tensor, down: int, across: int, flip: bool) -> torch.Tensor:
@@ -78,13 +75,12 @@ def test_the_gather_shifts_flips_and_fills_with_black():
     assert torch.equal(result[0], given[0])
 
 
-def test_augmented_batches_use_the_plans_shifts():
-    plan = Plan(0, 6, augment=True, device=CPU)
-    plan.draw(2)
-    given = images(6)
-    inputs, _ = Batches(given, torch.arange(6), plan, batch_size=3)(torch.tensor([1]))
+def test_augmented_batches_use_the_drawn_shifts():
+    batches = drawn(6, 3, augment=True)
+    inputs, _ = batches(torch.tensor([1]))
     assert inputs.shape == (3, 2, 6, 5)
     for place in range(3, 6):
-        down, across = plan.shift[place].tolist()
-        expected = moved(given[plan.order[place]], down, across, bool(plan.flip[place]))
+        down, across = batches.shift[place].tolist()
+        image = images(6)[batches.order[place]]
+        expected = moved(image, down, across, bool(batches.flip[place]))
         assert torch.equal(inputs[place - 3], expected.float() / 255)

@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from qipf.bench.batches import Batches, Plan
+from qipf.bench.batches import Batches
 from qipf.bench.learning import Steps, one_cycle
 from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import DigitsMLP
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 1000])
@@ -39,9 +37,9 @@ def steps_of(network: nn.Module, penalty: Callable[[], torch.Tensor] | None = No
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(24, 1, 8, 8, generator=generator)
     labels = torch.randint(0, 3, (24,), generator=generator)
-    plan = Plan(5, 24, augment=False, device=CPU)
-    plan.draw(0)
-    return Steps(network, Batches(images, labels, plan, 8), one_cycle(30, 0.01), penalty)
+    batches = Batches(images, labels, 8, seed=5)
+    batches.draw(0)
+    return Steps(network, batches, one_cycle(30, 0.01), penalty)
 
 
 def test_a_step_is_adams_step_on_the_mean_cross_entropy():

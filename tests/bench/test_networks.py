@@ -64,7 +64,7 @@ def test_the_seed_draws_the_weights():
 
 
 def test_recipes_have_the_papers_dropout_rates():
-    rates = {name: entry.recipe.dropout_rate for name, entry in NETWORKS.items()}
+    rates = {name: recipe.dropout_rate for name, (_, recipe) in NETWORKS.items()}
     assert rates == {"lenet": 0.1, "vgg3": 0.2, "mlp": 0.1}
 
 

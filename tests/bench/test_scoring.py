@@ -5,20 +5,20 @@ import torch
 
 from qipf.bench import scoring
 from qipf.bench.methods import create
-from qipf.bench.scoring import Contender, Setting, parameters
+from qipf.bench.scoring import NetworkBench, Setting, parameters
 from qipf.bench.suites import effective_options
 from qipf.errors import QIPFError
 from tests.bench.tiny import TINY
 
 
 @pytest.fixture
-def contender(tmp_path):
-    return Contender(Setting(TINY, tmp_path, "cpu"), "tiny_mlp")
+def bench(tmp_path):
+    return NetworkBench(Setting(TINY, tmp_path, "cpu"), "tiny_mlp")
 
 
-def test_shared_draws_count_in_full_for_both_scores(contender, monkeypatch):
+def test_shared_draws_count_in_full_for_both_scores(bench, monkeypatch):
     clock = [0.0]
-    spread, entropy = contender.method("mc_dropout"), contender.method("mc_dropout_entropy")
+    spread, entropy = bench.method("mc_dropout"), bench.method("mc_dropout_entropy")
     draw = spread._draw
 
     def slow_draw(batch):
@@ -29,28 +29,29 @@ def test_shared_draws_count_in_full_for_both_scores(contender, monkeypatch):
     fake = types.SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr(scoring, "time", fake)
     names = ("mc_dropout", "mc_dropout_entropy", "entropy")
-    records = list(contender.judge("rotation", 30.0, names))
+    records = list(bench.results("rotation", 30.0, names))
     assert [record["seconds"] for record in records] == [5.0, 5.0, 0.0]
     assert clock == [5.0]  # drawn once
     # a score that comes alone, as after an interruption, draws for itself
-    (alone,) = contender.judge("rotation", 30.0, ["mc_dropout_entropy"])
+    (alone,) = bench.results("rotation", 30.0, ["mc_dropout_entropy"])
     assert alone["seconds"] == 5.0
 
 
-def test_training_goes_on_from_its_checkpoint(contender):
-    weights = contender.network.state_dict()
-    again = Contender(contender.setting, "tiny_mlp").network.state_dict()
+def test_training_goes_on_from_its_checkpoint(bench):
+    weights = bench.network.state_dict()
+    again = NetworkBench(bench.setting, "tiny_mlp").network.state_dict()
     assert all(torch.equal(weights[name], again[name]) for name in weights)
-    assert [p.name for p in contender._folder.iterdir()] == ["network.pt"]
+    files = [path.name for path in bench.setting.out.rglob("*.pt")]
+    assert files == ["network.pt"]
 
 
-def test_scores_that_cannot_be_ranked_are_told_with_their_task(contender, monkeypatch):
-    method = contender.method("entropy")
+def test_scores_that_cannot_be_ranked_are_told_with_their_task(bench, monkeypatch):
+    method = bench.method("entropy")
     monkeypatch.setattr(
         type(method), "score", lambda self, batch: torch.full((len(batch),), torch.nan)
     )
     with pytest.raises(QIPFError, match="entropy on tiny_mlp, rotation 90: uncertainty has 599"):
-        list(contender.judge("rotation", 90.0, ["entropy"]))
+        list(bench.results("rotation", 90.0, ["entropy"]))
 
 
 def test_parameters_say_all_that_decides_the_numbers():

@@ -14,7 +14,7 @@ from qipf.bench.datasets import load
 from qipf.bench.methods.network import fresh_copy, predict
 from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import VGG3, DigitsMLP, Recipe, build
-from qipf.bench.training import Trainer, clean_data, member_seed, train
+from qipf.bench.training import Trainer, member_seed, train
 from qipf.errors import QIPFError, QIPFInputError
 
 
@@ -118,10 +118,10 @@ def make() -> DigitsMLP:
 def test_the_trainer_keeps_named_checkpoints_and_the_recipe(tmp_path: Path):
     images, labels = small_data()
     network = make()
-    clean = clean_data(network, images, labels, RECIPE, seed=2, folder=tmp_path)
+    trainer = Trainer(RECIPE, 2, "cpu", tmp_path)
+    clean = trainer.clean_data(network, images, labels)
     assert clean.dropout_rate == RECIPE.dropout_rate
     assert clean.seed == 2
-    trainer = Trainer(RECIPE, 2, network.device, tmp_path)
     assert clean.trainer == trainer
     start = copy.deepcopy(network)
     trained = trainer.train(network, images, labels, name="more", epochs=2, augment=False)

@@ -17,7 +17,7 @@ TINY = Suite(
 TASKS = len(list(TINY.tasks()))
 
 
-def settled(out):
+def without_timings(out):
     """The lines of a run, ordered by task, without the timings; the file must be whole."""
     content = Path(out, "results.jsonl").read_text(encoding="utf-8")
     assert content.endswith("\n")

@@ -13,56 +13,57 @@ from qipf.bench.methods.randomness import mixed_seed
 SHIFT = 4
 
 
-class Plan:
-    """The order of the examples in an epoch, and a shift and flip for each.
+class Batches:
+    """Examples and labels on the device, in an order of their own for each epoch.
 
-    Drawn on the CPU from (seed, epoch) alone, so that an epoch is the same on any device and after
-    any interruption. The tensors stay in place when redrawn, as a CUDA graph requires.
+    Order, shifts and flips are drawn on the CPU from (seed, epoch) alone, so that an epoch is the
+    same on any device and after any interruption. The tensors stay in place when redrawn, as a
+    CUDA graph requires.
     """
 
-    def __init__(self, seed: int, examples: int, augment: bool, device: torch.device):
-        self.seed = seed
-        self.augment = augment
-        self.order = torch.zeros(examples, dtype=torch.int64, device=device)  # (n,)
-        self.shift = torch.zeros((examples, 2), dtype=torch.int64, device=device)  # (n, 2)
-        self.flip = torch.zeros(examples, dtype=torch.bool, device=device)  # (n,)
-
-    def draw(self, epoch: int) -> None:
-        """Redraw for an epoch."""
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
-        examples = len(self.order)
-        self.order.copy_(torch.randperm(examples, generator=generator))
-        if self.augment:
-            self.shift.copy_(torch.randint(0, 2 * SHIFT + 1, (examples, 2), generator=generator))
-            self.flip.copy_(torch.rand(examples, generator=generator) < 0.5)
-
-
-class Batches:
-    """Examples and labels on the device, in the order of a plan."""
-
-    def __init__(self, inputs: Tensor, labels: Tensor, plan: Plan, batch_size: int):
-        device = plan.order.device
-        self.plan = plan
-        self.size = min(batch_size, len(labels))
+    def __init__(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        batch_size: int,
+        seed: int,
+        augment: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        count = len(labels)
+        self.seed, self.augment = seed, augment
+        self.size = min(batch_size, count)
         # the examples beyond the last full batch are left out of this epoch
-        self.steps = len(labels) // self.size
+        self.steps = count // self.size
         self.labels = labels.to(device)
         self.inputs = inputs.to(device)
-        if plan.augment:
+        if augment:
             # (n, H + 2 SHIFT, W + 2 SHIFT, C): one gather shifts, flips and selects
             self.inputs = functional.pad(self.inputs, [SHIFT] * 4).movedim(1, -1).contiguous()
+        self.order = torch.zeros(count, dtype=torch.int64, device=device)  # (n,)
+        self.shift = torch.zeros((count, 2), dtype=torch.int64, device=device)  # (n, 2)
+        self.flip = torch.zeros(count, dtype=torch.bool, device=device)  # (n,)
         self._offsets = torch.arange(self.size, device=device)
+
+    def draw(self, epoch: int) -> None:
+        """Draw the order of an epoch."""
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch))
+        count = len(self.order)
+        self.order.copy_(torch.randperm(count, generator=generator))
+        if self.augment:
+            self.shift.copy_(torch.randint(0, 2 * SHIFT + 1, (count, 2), generator=generator))
+            self.flip.copy_(torch.rand(count, generator=generator) < 0.5)
 
     def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (B, …), (B,)
         """The batch at this step of the epoch, `step` of shape (1,)."""
         rows = step * self.size + self._offsets
-        chosen = self.plan.order[rows]
-        if not self.plan.augment:
-            return unit_range(self.inputs[chosen]), self.labels[chosen]
-        moved = shifted_and_flipped(
-            self.inputs, chosen, self.plan.shift[rows], self.plan.flip[rows]
+        chosen = self.order[rows]
+        inputs = (
+            shifted_and_flipped(self.inputs, chosen, self.shift[rows], self.flip[rows])
+            if self.augment
+            else self.inputs[chosen]
         )
-        return unit_range(moved), self.labels[chosen]
+        return unit_range(inputs), self.labels[chosen]
 
 
 def shifted_and_flipped(

@@ -173,20 +173,16 @@ def _resample(
 
 
 def _check_images(images: Tensor) -> None:
-    if not isinstance(images, Tensor):
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
         raise QIPFInputError(
-            f"images must be a torch tensor; got {type(images).__name__}. "
-            "Convert arrays with torch.from_numpy."
+            f"images must be a floating-point tensor in [0, 1]; got {kind}. "
+            "Turn 8-bit images into images.float() / 255, arrays into torch.from_numpy(images)."
         )
     if images.ndim != 4 or 0 in images.shape[1:]:
         raise QIPFInputError(
             f"images must have shape (N, C, H, W); got {tuple(images.shape)}. "
             "A single image needs a leading axis: images[None]."
-        )
-    if not images.is_floating_point():
-        raise QIPFInputError(
-            f"images must be floating point in [0, 1]; got {images.dtype}. "
-            "Turn 8-bit images into images.float() / 255."
         )
     outside = _outside_unit(images)
     if outside:

@@ -1,6 +1,6 @@
 """The benchmark's networks, and how each is trained.
 
-All take float images in [0, 1], which their first layer spreads to [-1, 1], and give logits.
+All take float images in [0, 1], which their first layer maps to [-1, 1], and return logits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Centre(nn.Module):
 class LeNet(LayeredNetwork):
     """Two 5×5 convolutions (6 and 16 filters, tanh, average pooling), then dense 120-84-classes.
 
-    Images smaller than 32×32 get a frame of two pixels, as LeNet-5 gives MNIST.
+    Images smaller than 32×32 are padded by two pixels, as in LeNet-5 on MNIST.
 
     >>> LeNet(channels=1, classes=10, size=28).body[5].weight.shape
     torch.Size([16, 6, 5, 5])
@@ -81,8 +81,8 @@ class LeNet(LayeredNetwork):
 class VGG3(LayeredNetwork):
     """Three blocks of two 3×3 convolutions (32, 64, 128 filters), then dense 128-classes.
 
-    Each convolution has batch norm and ReLU; each block ends in max pooling and dropout, and a
-    dropout stands between the dense layers.
+    Each convolution has batch norm and ReLU; each block ends in max pooling and dropout, and there
+    is a dropout between the dense layers.
 
     >>> sum(weights.numel() for weights in VGG3().parameters())
     551018
@@ -108,7 +108,7 @@ class VGG3(LayeredNetwork):
 class DigitsMLP(LayeredNetwork):
     """Dense 128-64-classes with ReLU, for images as small as 8×8.
 
-    Its joints stand before the dense layers that read activations, not before the pixels.
+    Dropout may act before the dense layers that read activations, not before the pixels.
 
     >>> DigitsMLP().head
     Linear(in_features=64, out_features=10, bias=True)
@@ -128,18 +128,11 @@ class DigitsMLP(LayeredNetwork):
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A network and how it is trained unless the user says otherwise."""
-
-    make: Callable[[int, int, int], LayeredNetwork]  # of channels, classes, size
-    recipe: Recipe
-
-
-#: Networks by the name they have in the benchmark's tables, as in ``mnist_lenet``.
-NETWORKS: dict[str, Entry] = {
-    "lenet": Entry(LeNet, Recipe(epochs=20)),
-    "vgg3": Entry(
+#: Networks by the name they have in the benchmark's tables, as in ``mnist_lenet``: the class, made
+#: from channels, classes and size, and the default recipe.
+NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = {
+    "lenet": (LeNet, Recipe(epochs=20)),
+    "vgg3": (
         VGG3,
         Recipe(
             epochs=40,
@@ -150,14 +143,14 @@ NETWORKS: dict[str, Entry] = {
             dropout_rate=0.2,
         ),
     ),
-    "mlp": Entry(DigitsMLP, Recipe(epochs=40, batch_size=64)),
+    "mlp": (DigitsMLP, Recipe(epochs=40, batch_size=64)),
 }
 
 
 def build(
     name: str, channels: int, classes: int, size: int, seed: int = 0
 ) -> tuple[LayeredNetwork, Recipe]:
-    """A network by name, its first weights drawn from `seed`, and its recipe.
+    """A network by name, with initial weights drawn from `seed`, and its recipe.
 
     >>> network, recipe = build("mlp", channels=1, classes=10, size=8)
     >>> type(network).__name__, recipe.epochs
@@ -165,9 +158,9 @@ def build(
     """
     if name not in NETWORKS:
         raise unknown_name("network", name, NETWORKS)
-    entry = NETWORKS[name]
+    make, recipe = NETWORKS[name]
     with seeded("cpu", seed):
-        return entry.make(channels, classes, size), entry.recipe
+        return make(channels, classes, size), recipe
 
 
 def _check_size(network: str, size: int, smallest: int, fits: bool) -> None:

@@ -30,7 +30,7 @@ from qipf.bench.datasets import Dataset
 from qipf.bench.methods import SAMPLERS, base_name
 from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
 from qipf.bench.scores import pack_all
-from qipf.bench.scoring import Contender, Setting, parameters
+from qipf.bench.scoring import NetworkBench, Setting, parameters
 from qipf.bench.suites import Suite, find
 from qipf.bench.workers import in_processes, stop_processes
 from qipf.errors import QIPFInputError, first_line
@@ -121,18 +121,14 @@ def remaining(suite: Suite, log: ResultLog) -> list[Task]:
         if task not in known:
             left.append(task)
             continue
-        was = known[task].get("parameters")
-        now = json.loads(json.dumps(parameters(suite, task)))
+        record, wanted = known[task], suite.network(task.network).dataset
+        was = {"dataset": record["dataset"], "parameters": record.get("parameters")}
+        now = {"dataset": wanted, "parameters": parameters(suite, task)}
+        now = json.loads(json.dumps(now))
         if was != now:
             raise QIPFInputError(
-                f"{log.path} holds a result of {task} made with other parameters "
+                f"{log.path} holds a result of {task} made with other settings "
                 f"({_difference(was, now)}). Choose another folder, or delete that one."
-            )
-        data, wanted = known[task]["dataset"], suite.network(task.network).dataset
-        if data != wanted:
-            raise QIPFInputError(
-                f"{log.path} holds a result of {task} on {data}, not on {wanted}. Choose another "
-                "folder, or delete that one."
             )
     return left
 
@@ -166,29 +162,29 @@ def plan(tasks: Sequence[Task]) -> list[list[Job]]:
     ]
 
 
-class _Bench:
+class _JobRunner:
     """Does jobs in one process, keeping the network of the last one."""
 
     def __init__(self, setting: Setting, loaded: dict[str, Dataset] | None = None) -> None:
         self._setting = setting
         self._loaded = loaded or {}
-        self._contender: Contender | None = None
+        self._bench: NetworkBench | None = None
 
     def results(self, job: Job) -> Iterator[Record]:
-        contender = self._contender_of(job.network)
+        bench = self._bench_of(job.network)
         if job.corruption is not None:
-            yield from contender.judge(job.corruption, job.level, job.methods)
+            yield from bench.results(job.corruption, job.level, job.methods)
         elif job.sampler is not None:
-            contender.method(job.sampler)
+            bench.method(job.sampler)
         else:
-            _ = contender.network
+            _ = bench.network
 
-    def _contender_of(self, network: str) -> Contender:
-        if self._contender is None or self._contender.spec.name != network:
-            self._contender = None  # free its memory first
+    def _bench_of(self, network: str) -> NetworkBench:
+        if self._bench is None or self._bench.spec.name != network:
+            self._bench = None  # free its memory first
             dataset = self._loaded.get(self._setting.suite.network(network).dataset)
-            self._contender = Contender(self._setting, network, dataset)
-        return self._contender
+            self._bench = NetworkBench(self._setting, network, dataset)
+        return self._bench
 
 
 def _results(
@@ -196,10 +192,10 @@ def _results(
 ) -> Generator[Record, None, None]:
     if processes == 1:
         with _one_thread(setting.device):
-            bench = _Bench(setting, loaded)
+            runner = _JobRunner(setting, loaded)
             for network in dict.fromkeys(job.network for job in phases[0]):  # one in memory
                 for job in (job for jobs in phases for job in jobs if job.network == network):
-                    yield from bench.results(job)
+                    yield from runner.results(job)
         return
     loaded.clear()  # the processes load their own
     try:
@@ -210,18 +206,18 @@ def _results(
         stop_processes()
 
 
-_bench: _Bench | None = None
+_runner: _JobRunner | None = None
 
 
 def _work(setting: Setting, job: Job) -> list[Record]:
     """The results of a job in a worker process."""
-    global _bench
-    if _bench is None:
+    global _runner
+    if _runner is None:
         silence()  # the parent shows the progress
         if torch.device(setting.device).type == "cpu":
             torch.set_num_threads(1)
-        _bench = _Bench(setting)
-    return list(_bench.results(job))
+        _runner = _JobRunner(setting)
+    return list(_runner.results(job))
 
 
 @contextlib.contextmanager
@@ -256,4 +252,4 @@ def _difference(was: Any, now: Any, path: str = "") -> str:
         for name in sorted(was.keys() | now.keys()):
             if was.get(name) != now.get(name):
                 return _difference(was.get(name), now.get(name), f"{path}.{name}".lstrip("."))
-    return f"{path or 'parameters'} was {was!r}, is {now!r}"
+    return f"{path} was {was!r}, is {now!r}"

@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 import qipf
-from qipf.bench import training
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
-from qipf.bench.methods import Batch, LayeredNetwork, Method
+from qipf.bench.methods import Batch, CleanData, LayeredNetwork, Method
 from qipf.bench.methods.network import unit_range
 from qipf.bench.methods.sampling import PredictiveEntropy, Spread
 from qipf.bench.networks import build
 from qipf.bench.results import Record, Task
 from qipf.bench.scores import ScoreStore
 from qipf.bench.suites import CLEAN, Suite, effective_options
+from qipf.bench.training import Trainer
 from qipf.errors import QIPFError
 from qipf.metrics.error_detection import evaluate
 
@@ -52,7 +52,7 @@ class Setting:
     keep_scores: bool = True
 
 
-class Contender:
+class NetworkBench:
     """A network of a suite with everything that is learned for it, on one device."""
 
     def __init__(self, setting: Setting, name: str, dataset: Dataset | None = None) -> None:
@@ -61,7 +61,6 @@ class Contender:
         self.dataset = load(self.spec.dataset, setting.data) if dataset is None else dataset
         self._device = torch.device(setting.device)
         self._methods: dict[str, Method] = {}
-        self._folder = setting.out / "networks" / f"seed{setting.suite.seed}" / name
 
     @cached_property
     def network(self) -> LayeredNetwork:
@@ -70,15 +69,14 @@ class Contender:
         classes = len(self.dataset.class_names)
         seed = self.setting.suite.seed
         network, _ = build(self.spec.network, channels, classes, size, seed)
-        return training.train(
-            network,
-            self.dataset.train_images,
-            self.dataset.train_labels,
-            self.spec.full_recipe(),
-            seed=seed,
-            device=self._device,
-            checkpoint=self._folder / "network.pt",
-        )
+        data = self.dataset
+        return self._trainer.train(network, data.train_images, data.train_labels, name="network")
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        suite = self.setting.suite
+        folder = self.setting.out / "networks" / f"seed{suite.seed}" / self.spec.name
+        return Trainer(self.spec.full_recipe(), suite.seed, self._device, folder)
 
     def method(self, name: str) -> Method:
         """A method of the suite, fitted on the clean training data."""
@@ -88,7 +86,7 @@ class Contender:
             self._methods[name] = method
         return self._methods[name]
 
-    def judge(self, corruption: str, level: float, methods: Sequence[str]) -> Iterator[Record]:
+    def results(self, corruption: str, level: float, methods: Sequence[str]) -> Iterator[Record]:
         """The results of these methods at one level, one after the other."""
         fitted = [self.method(name) for name in methods]
         images = self._images if corruption == CLEAN else corrupt(self._images, corruption, level)
@@ -111,15 +109,9 @@ class Contender:
         return ScoreStore(self.setting.out, self.spec.name, corruption, seed)
 
     @cached_property
-    def _clean(self) -> Any:
-        return training.clean_data(
-            self.network,
-            self.dataset.train_images,
-            self.dataset.train_labels,
-            self.spec.full_recipe(),
-            seed=self.setting.suite.seed,
-            folder=self._folder,
-        )
+    def _clean(self) -> CleanData:
+        data = self.dataset
+        return self._trainer.clean_data(self.network, data.train_images, data.train_labels)
 
     @cached_property
     def _images(self) -> Tensor:  # (n, C, H, W) in [0, 1], on the device

@@ -76,7 +76,7 @@ class BenchNetwork:
 
     def full_recipe(self) -> Recipe:
         """The network's recipe with what is overridden here."""
-        return replace(NETWORKS[self.network].recipe, **self.recipe)
+        return replace(NETWORKS[self.network][1], **self.recipe)
 
 
 #: Networks that a suite can name without saying more.

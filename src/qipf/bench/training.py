@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.batches import Batches, Plan
+from qipf.bench.batches import Batches
 from qipf.bench.checkpoints import Checkpoint, fingerprint
 from qipf.bench.learning import Replayed, Steps, one_cycle
 from qipf.bench.methods.network import LayeredNetwork, fresh_copy
@@ -61,8 +61,7 @@ def train(
     network.to(device)
     if recipe.bfloat16 and device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    plan = Plan(seed, len(labels), recipe.augment, device)
-    batches = Batches(images, labels, plan, recipe.batch_size)
+    batches = Batches(images, labels, recipe.batch_size, seed, recipe.augment, device)
     rates = one_cycle(recipe.epochs * batches.steps, recipe.learning_rate)
     steps = Steps(network, batches, rates, penalty, recipe.bfloat16)
     file = None
@@ -100,6 +99,10 @@ class Trainer:
     seed: int = 0
     device: torch.device | str = "cpu"
     folder: Path | None = None
+
+    def clean_data(self, network: LayeredNetwork, images: Tensor, labels: Tensor) -> CleanData:
+        """The data that methods are fitted on, with this trainer."""
+        return CleanData(network, images, labels, self, self.recipe.dropout_rate, self.seed)
 
     def train(
         self,
@@ -147,20 +150,6 @@ class Trainer:
         return members
 
 
-def clean_data(
-    network: LayeredNetwork,
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    *,
-    seed: int = 0,
-    folder: Path | None = None,
-) -> CleanData:
-    """The data that methods are fitted on, with a trainer that uses the network's own recipe."""
-    trainer = Trainer(recipe, seed, network.device, folder)
-    return CleanData(network, images, labels, trainer, recipe.dropout_rate, seed)
-
-
 def _check_examples(images: Tensor, labels: Tensor, recipe: Recipe) -> None:
     if len(images) != len(labels) or len(labels) == 0:
         raise QIPFInputError(
@@ -191,7 +180,7 @@ def _resume(steps: Steps, file: Checkpoint | None) -> int:
 
 
 def _one_epoch(steps: Steps, step: Callable[[], None], epoch: int, bar: Any) -> None:
-    steps.batches.plan.draw(epoch)
+    steps.batches.draw(epoch)
     steps.restart_counts()
     count = steps.batches.steps
     pause = max(1, count // REFRESHES)

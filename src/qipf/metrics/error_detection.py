@@ -48,22 +48,38 @@ class Interval(NamedTuple):
     high: float
 
 
-def roc_auc(
-    uncertainty: ArrayLike,  # (n,)
-    wrong: ArrayLike,  # (n,)
-) -> float:
+Metric = Callable[[ArrayLike, ArrayLike], float]
+
+_FORMULAS: dict[str, Callable[[Ranking], float]] = {}
+
+
+def _metric(formula: Callable[[Ranking], float]) -> Metric:
+    """Make a formula of the ranking a function of uncertainties (n,) and error flags (n,)."""
+
+    def metric(uncertainty: ArrayLike, wrong: ArrayLike) -> float:
+        return formula(ranked(uncertainty, wrong))
+
+    _FORMULAS[formula.__name__] = formula
+    metric.__name__ = metric.__qualname__ = formula.__name__
+    metric.__doc__ = formula.__doc__
+    return metric
+
+
+@_metric
+def roc_auc(ranking: Ranking) -> float:
     """Probability that a wrong prediction is more uncertain than a right one; ties count half.
 
     >>> roc_auc([0.1, 0.2, 0.2, 0.9], [False, False, True, True])
     0.875
     """
-    return _roc_auc(ranked(uncertainty, wrong))
+    if ranking.one_sided:
+        return math.nan
+    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking))
+    return float(auc(false_rate, true_rate))
 
 
-def pr_auc(
-    uncertainty: ArrayLike,  # (n,)
-    wrong: ArrayLike,  # (n,)
-) -> float:
+@_metric
+def pr_auc(ranking: Ranking) -> float:
     r"""Average precision: :math:`\sum_t (R_t - R_{t-1}) P_t` over falling thresholds t.
 
     :math:`P_t, R_t`: share of errors among the predictions at least as uncertain as t, and share
@@ -72,25 +88,33 @@ def pr_auc(
     >>> round(pr_auc([0.1, 0.2, 0.3, 0.9], [False, True, False, True]), 4)
     0.8333
     """
-    return _pr_auc(ranked(uncertainty, wrong))
+    if ranking.one_sided:
+        return float(ranking.wrong.any())
+    return float(average_precision_score(**_weighted_rows(ranking)))
 
 
-def point_biserial(
-    uncertainty: ArrayLike,  # (n,)
-    wrong: ArrayLike,  # (n,)
-) -> float:
+@_metric
+def point_biserial(ranking: Ranking) -> float:
     """Pearson's correlation of the uncertainty with being wrong (1) or right (0).
 
     >>> round(point_biserial([0.0, 1.0, 2.0, 3.0], [False, False, True, True]), 4)
     0.8944
     """
-    return _point_biserial(ranked(uncertainty, wrong))
+    if ranking.one_sided:
+        return math.nan
+    if len(ranking.values) == 1:
+        return 0.0
+    # the correlation does not depend on scale and origin: after these steps huge values cannot
+    # overflow, and the differences of nearly equal ones are not rounded away
+    values = np.ldexp(ranking.values, -math.frexp(np.abs(ranking.values).max())[1])
+    values = (values - values[0]) / (values[-1] - values[0])
+    rows = np.concatenate([np.repeat(values, ranking.right), np.repeat(values, ranking.wrong)])
+    flags = np.arange(len(rows)) >= ranking.right.sum()
+    return float(pointbiserialr(flags, rows).statistic)
 
 
-def aurc(
-    uncertainty: ArrayLike,  # (n,)
-    wrong: ArrayLike,  # (n,)
-) -> float:
+@_metric
+def aurc(ranking: Ranking) -> float:
     r"""Area under the risk-coverage curve: :math:`\frac1n \sum_{k=1}^n r_k`.
 
     :math:`r_k`: error rate among the k least uncertain predictions; its expected value under
@@ -99,13 +123,11 @@ def aurc(
     >>> round(aurc([0.1, 0.5, 0.5, 0.9], [False, False, True, True]), 4)
     0.2708
     """
-    return _aurc(ranked(uncertainty, wrong))
+    return float(ranking.expected_risk.mean())
 
 
-def fpr95(
-    uncertainty: ArrayLike,  # (n,)
-    wrong: ArrayLike,  # (n,)
-) -> float:
+@_metric
+def fpr95(ranking: Ranking) -> float:
     """Share of right predictions flagged by the highest threshold that flags 95 % of the errors.
 
     A threshold flags all predictions at least as uncertain as itself; none is interpolated.
@@ -113,7 +135,10 @@ def fpr95(
     >>> fpr95([0.1, 0.2, 0.3, 0.9], [False, True, False, True])
     0.5
     """
-    return _fpr95(ranked(uncertainty, wrong))
+    if ranking.one_sided:
+        return math.nan
+    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking), drop_intermediate=False)
+    return float(false_rate[np.argmax(true_rate >= 0.95)])
 
 
 def evaluate(
@@ -189,50 +214,3 @@ def _weighted_rows(ranking: Ranking) -> dict[str, Any]:
         "y_score": np.tile(np.arange(groups), 2),
         "sample_weight": np.concatenate([ranking.right, ranking.wrong]),
     }
-
-
-def _roc_auc(ranking: Ranking) -> float:
-    if ranking.one_sided:
-        return math.nan
-    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking))
-    return float(auc(false_rate, true_rate))
-
-
-def _pr_auc(ranking: Ranking) -> float:
-    if ranking.one_sided:
-        return float(ranking.wrong.any())
-    return float(average_precision_score(**_weighted_rows(ranking)))
-
-
-def _point_biserial(ranking: Ranking) -> float:
-    if ranking.one_sided:
-        return math.nan
-    if len(ranking.values) == 1:
-        return 0.0
-    # the correlation does not depend on scale and origin: after these steps huge values cannot
-    # overflow, and the differences of nearly equal ones are not rounded away
-    values = np.ldexp(ranking.values, -math.frexp(np.abs(ranking.values).max())[1])
-    values = (values - values[0]) / (values[-1] - values[0])
-    rows = np.concatenate([np.repeat(values, ranking.right), np.repeat(values, ranking.wrong)])
-    flags = np.arange(len(rows)) >= ranking.right.sum()
-    return float(pointbiserialr(flags, rows).statistic)
-
-
-def _aurc(ranking: Ranking) -> float:
-    return float(ranking.expected_risk.mean())
-
-
-def _fpr95(ranking: Ranking) -> float:
-    if ranking.one_sided:
-        return math.nan
-    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking), drop_intermediate=False)
-    return float(false_rate[np.argmax(true_rate >= 0.95)])
-
-
-_FORMULAS: dict[str, Callable[[Ranking], float]] = {
-    "roc_auc": _roc_auc,
-    "pr_auc": _pr_auc,
-    "point_biserial": _point_biserial,
-    "aurc": _aurc,
-    "fpr95": _fpr95,
-}

@@ -10,7 +10,7 @@ import torch
 from qipf.bench.datasets import Dataset, load
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork
 from qipf.bench.networks import build
-from qipf.bench.training import clean_data, train
+from qipf.bench.training import Trainer, train
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def clean(digits: Dataset) -> CleanData:
     network, recipe = build("mlp", channels=1, classes=10, size=8, seed=0)
     recipe = dataclasses.replace(recipe, epochs=15)
     train(network, digits.train_images, digits.train_labels, recipe, seed=0)
-    return clean_data(network, digits.train_images, digits.train_labels, recipe, seed=0)
+    return Trainer(recipe).clean_data(network, digits.train_images, digits.train_labels)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """LayeredQIPF as a method: its own options, its own scores, on images of either range."""
 
+import pytest
 import torch
 
 from qipf import LayeredQIPF
@@ -14,18 +15,16 @@ def seen(clean):
     return [(clean.images.float() / 255, clean.labels)]
 
 
-def test_scores_are_those_of_the_model_it_fits(clean, shifted):
-    for reduction in ("random", "coreset"):
-        method = Layers(**FEW, reduction=reduction).fit(clean)
-        model = LayeredQIPF(clean.network, **FEW, reduction=reduction, random_state=clean.seed).fit(
-            seen(clean)
-        )
-        expected = model.uncertainty(shifted.images / 255)
-        torch.testing.assert_close(method.score(shifted), expected, atol=1e-4, rtol=1e-4)
-        assert method.model_.reduction == reduction
+@pytest.mark.parametrize("reduction", ["random", pytest.param("coreset", marks=pytest.mark.slow)])
+def test_scores_are_those_of_the_model_it_fits(reduction, clean, shifted):
+    method = Layers(**FEW, reduction=reduction).fit(clean)
+    model = LayeredQIPF(clean.network, **FEW, reduction=reduction, random_state=clean.seed)
+    expected = model.fit(seen(clean)).uncertainty(shifted.images / 255)
+    torch.testing.assert_close(method.score(shifted), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_all_training_images_are_centres_unless_told_otherwise(clean):
+@pytest.mark.slow
+def test_all_training_images_are_centres_by_default(clean):
     assert (Layers().max_centers, Layers().reduction) == (MOST_EXAMPLES, "random")
     method = Layers(max_tuning=80).fit(clean)
     centers = len(clean.images) - 80

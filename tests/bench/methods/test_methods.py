@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 
 import pytest
@@ -19,6 +20,7 @@ QUICK = {
     "svi": {"epochs": 10, "passes": 30},
     "svi_ll": {"epochs": 10, "passes": 30},
     "ensemble": {"networks": 3},
+    "qipf_plus": {"max_centers": 300, "max_tuning": 100, "max_dimension": 16},
 }
 NEEDS_NO_FIT = {"softmax", "entropy", "max_logit", "energy"}
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -26,6 +28,12 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 def quick(name: str) -> Method:
     return create(name, **QUICK.get(name.removesuffix("_entropy"), {}))
+
+
+@pytest.fixture(scope="module")
+def fitted(clean):
+    """Methods by name, each fitted once."""
+    return functools.cache(lambda name: quick(name).fit(clean))
 
 
 def rows(batch: Batch, part: slice) -> Batch:
@@ -40,8 +48,8 @@ def test_the_methods_of_the_benchmark_are_all_there():
 
 
 @every_method
-def test_one_finite_float64_score_per_prediction(name, clean, shifted):
-    scores = quick(name).fit(clean).score(shifted)
+def test_one_finite_float64_score_per_prediction(name, fitted, shifted):
+    scores = fitted(name).score(shifted)
     assert scores.shape == (599,)
     assert scores.dtype == torch.float64
     assert scores.device == shifted.logits.device
@@ -51,9 +59,8 @@ def test_one_finite_float64_score_per_prediction(name, clean, shifted):
 
 
 @every_method
-def test_wrong_predictions_score_higher(name, clean, shifted, digits):
-    method = quick(name).fit(clean)
-    scores, wrong = method.score(shifted), shifted.predicted != digits.test_labels
+def test_wrong_predictions_score_higher(name, fitted, shifted, digits):
+    scores, wrong = fitted(name).score(shifted), shifted.predicted != digits.test_labels
     higher = (scores[wrong][:, None] > scores[~wrong][None, :]).double().mean()
     assert higher > 0.58  # the area under the ROC curve
     assert scores[wrong].mean() > scores[~wrong].mean()
@@ -93,20 +100,20 @@ def test_the_same_seed_gives_the_same_scores_and_global_draws_stay_as_they_were(
 
 # an ensemble's seed is its trainer's
 @pytest.mark.parametrize("name", [n for n in METHODS if n.startswith(("mc_dropout", "svi"))])
-def test_sampling_follows_the_seed(name, clean, shifted):
+def test_sampling_follows_the_seed(name, clean, fitted, shifted):
     part = rows(shifted, slice(0, 60))
     other = CleanData(
         clean.network, clean.images, clean.labels, clean.trainer, clean.dropout_rate, seed=1
     )
-    first = quick(name).fit(clean).score(part)
+    first = fitted(name).score(part)
     second = quick(name).fit(other).score(rows(shifted, slice(0, 60)))
     assert not torch.equal(first, second)
     assert torch.corrcoef(torch.stack([first, second]))[0, 1] > 0.8
 
 
 @pytest.mark.parametrize("name", [n for n in METHODS if n.split("_")[0] not in ("mc", "svi")])
-def test_a_batch_may_be_split(name, clean, shifted):
-    method = quick(name).fit(clean)
+def test_a_batch_may_be_split(name, fitted, shifted):
+    method = fitted(name)
     parts = [method.score(rows(shifted, part)) for part in (slice(0, 200), slice(200, None))]
     torch.testing.assert_close(torch.cat(parts), method.score(shifted), rtol=1e-4, atol=1e-6)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -62,9 +63,12 @@ class SVI(Sampler):
     epochs: int = 100
     passes: int = 100
     initial_std: float = INITIAL_STD
+    name: ClassVar[str] = "svi"
 
     def __post_init__(self) -> None:
-        check_positive("svi", epochs=self.epochs, passes=self.passes, initial_std=self.initial_std)
+        check_positive(
+            self.name, epochs=self.epochs, passes=self.passes, initial_std=self.initial_std
+        )
 
     def prepare(self, clean: CleanData) -> Draw:
         """Train the posterior of the weights."""
@@ -83,17 +87,10 @@ class SVI(Sampler):
 
 
 @dataclass(frozen=True)
-class SVILastLayer(Sampler):
+class SVILastLayer(SVI):
     """Flipout in the last dense layer only, over the deterministic network's own features."""
 
-    epochs: int = 100
-    passes: int = 100
-    initial_std: float = INITIAL_STD
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "svi_ll", epochs=self.epochs, passes=self.passes, initial_std=self.initial_std
-        )
+    name: ClassVar[str] = "svi_ll"
 
     def prepare(self, clean: CleanData) -> Draw:
         """Train the posterior of the last layer's weights on the shared features."""

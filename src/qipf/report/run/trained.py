@@ -16,7 +16,7 @@ from qipf.bench.datasets import Dataset, load
 from qipf.bench.methods import Batch
 from qipf.bench.methods.field import Field
 from qipf.bench.methods.network import unit_range
-from qipf.bench.scoring import Contender, Setting
+from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, BenchNetwork, Suite
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
@@ -57,12 +57,12 @@ class TrainedNetwork:
         folder = None if data is None else Path(data)
         self.dataset: Dataset = load(suite.networks[0].dataset, folder, download=False)
         setting = Setting(suite, home, "cpu", folder, keep_scores=False)
-        self._contender = Contender(setting, network, self.dataset)
+        self._bench = NetworkBench(setting, network, self.dataset)
 
     @cached_property
     def field(self) -> QIPF:
         """The field over the network's training logits, fitted as in the run."""
-        method = self._contender.method("qipf")
+        method = self._bench.method("qipf")
         assert isinstance(method, Field)
         assert method.field_ is not None
         return method.field_
@@ -80,7 +80,7 @@ class TrainedNetwork:
         images = unit_range(chosen)
         if corruption != CLEAN:
             images = corrupt(images, corruption, level)
-        batch = Batch.of(self._contender.network, images)
+        batch = Batch.of(self._bench.network, images)
         return Predictions(images, batch.logits.numpy(), batch.predicted.numpy())
 
 
