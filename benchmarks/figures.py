@@ -42,9 +42,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def density(trained: TrainedNetwork) -> Iterator[str]:
     """Where the predictions lie in the field of all ten logits."""
     rotated, clean = trained.predict(CORRUPTION, LEVEL), trained.predict(CLEAN, CLEAN_LEVEL)
-    wrong = rotated.predicted != trained.labels
-    logs = trained.field.log_density(rotated.logits)
-    usual = trained.field.log_density(clean.logits)
+    wrong = rotated.predicted.numpy() != trained.labels
+    logs = trained.field.log_density(rotated.logits.numpy())
+    usual = trained.field.log_density(clean.logits.numpy())
     edge = np.quantile(usual, TAIL)
     yield table(
         ["predictions", "number", "median log density", f"in the tail (clean: {TAIL:.0%})"],
@@ -58,7 +58,7 @@ def density(trained: TrainedNetwork) -> Iterator[str]:
             )
         ],
     )
-    modes = trained.field.modes(rotated.logits)
+    modes = trained.field.modes(rotated.logits.numpy())
     scores = {"minus log density": -logs}
     scores |= {f"mode {p}": modes[:, k] for k, p in enumerate(trained.field.orders)}
     scores |= {"uncertainty, the modes' mean": modes.mean(1)}

@@ -10,6 +10,8 @@ from qipf.report.page import write_page
 from tests.browser.pages import OpenPage
 from tests.conftest import make_logits
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["labelled", "unlabelled"])
 def own(request, tmp_path_factory):

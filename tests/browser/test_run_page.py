@@ -7,6 +7,8 @@ import pytest
 from qipf.report.run.page import write_run_report
 from tests.browser.pages import OpenPage
 
+pytestmark = pytest.mark.slow
+
 HOVER = """(() => {
   const box = arguments[0].getBoundingClientRect();
   const at = {clientX: box.left + arguments[1] * box.width, clientY: box.top + box.height / 2};

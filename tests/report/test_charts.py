@@ -22,7 +22,7 @@ from qipf.report.charts import (
 )
 
 SCORED = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.booleans()), min_size=1, max_size=6
+    st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.booleans()), min_size=1, max_size=5
 )
 
 

@@ -131,7 +131,7 @@ def test_wins_count_rows_but_not_the_clean_images():
     ]
     (table,) = summarise(results, ["roc_auc"], "all").tables
     assert table.contests.wins == {"qipf": 2, "entropy": 1}
-    assert len(table.contests) == 2
+    assert len(table.contests.rows) == 2
     assert [(r.corruption, r.network) for r in table.rows] == [
         ("shear", "a"),
         ("zoom", "a"),
@@ -155,9 +155,9 @@ def test_the_paper_s_own_count_is_14_of_16_twice():
     ]
     summary = summarise(results)
     roc, pr, biserial = summary.tables
-    assert (roc.paper_contests.wins["qipf"], len(roc.paper_contests)) == (14, 16)
-    assert (pr.paper_contests.wins["qipf"], len(pr.paper_contests)) == (14, 16)
-    assert len(biserial.paper_contests) == 12
+    assert (roc.paper_contests.wins["qipf"], len(roc.paper_contests.rows)) == (14, 16)
+    assert (pr.paper_contests.wins["qipf"], len(pr.paper_contests.rows)) == (14, 16)
+    assert len(biserial.paper_contests.rows) == 12
     assert roc.methods == PAPER_METHODS
     assert [line.paper_accuracy for line in summary.networks] == [0.986, 0.919, 0.515, 0.885]
     assert (

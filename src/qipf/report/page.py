@@ -32,8 +32,6 @@ LARGEST = 5_000_000
 
 _SCRIPTS = ("scales.js", "draw.js", "charts.js", "tables.js", "gallery.js")
 
-_TEX = {"_": r"\_", "%": r"\%", "&": r"\&", "±": r"$\pm$", "†": r"$\dagger$", MISSING: "--"}
-
 
 @dataclass(frozen=True)
 class Section:
@@ -109,19 +107,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": format, "percent": percent, "tex": _tex}
+    environment.filters |= {"number": format, "percent": percent}
     environment.globals |= {"choices": choices, "missing_text": MISSING}
     environment.policies["json.dumps_kwargs"] = {
         "ensure_ascii": False, "allow_nan": False, "separators": (",", ":"),
     }  # fmt: skip
     return environment
-
-
-def _tex(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    for plain, escaped in _TEX.items():
-        text = text.replace(plain, escaped)
-    return text
 
 
 def _asset(name: str) -> Markup:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from qipf.errors import unknown_name
 from qipf.report.page import render_text
 from qipf.report.style import MISSING
-from qipf.report.tables import MetricTable, Summary, metric_title
+from qipf.report.tables import METRIC_TITLES, MetricTable, Summary
 
 
 class Text(NamedTuple):
@@ -67,12 +67,12 @@ def _metric_grid(table: MetricTable) -> Grid:
             ]
             rows.append([Text(""), Text(""), Text("paper"), *paper])
     for source, contests in (("ours", table.contests), ("paper", table.paper_contests)):
-        if contests:
+        if contests.rows:
             wins, leaders = contests.wins, contests.leaders
             counts = [Text(str(wins.get(m, MISSING)), m in leaders) for m in table.methods]
-            rows.append([Text(f"best of {len(contests)}"), Text(""), Text(source), *counts])
+            rows.append([Text(f"best of {len(contests.rows)}"), Text(""), Text(source), *counts])
     return Grid(
-        metric_title(table.metric), ["corruption", "network", "source", *table.methods], rows, 3
+        METRIC_TITLES[table.metric], ["corruption", "network", "source", *table.methods], rows, 3
     )
 
 
@@ -188,9 +188,9 @@ def _json(summary: Summary) -> str:
         "cells": _lines(summary),
         "wins": {
             table.metric: {
-                "of": len(table.contests),
+                "of": len(table.contests.rows),
                 "ours": table.contests.wins,
-                "paper_of": len(table.paper_contests),
+                "paper_of": len(table.paper_contests.rows),
                 "paper": table.paper_contests.wins,
             }
             for table in summary.tables

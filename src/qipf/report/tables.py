@@ -34,6 +34,12 @@ TITLES = {
     "fpr95": "FPR at 95 % TPR",
 }
 
+#: The same with their direction.
+METRIC_TITLES = {
+    name: f"{title} ({'higher' if HIGHER_IS_BETTER[name] else 'lower'} is better)"
+    for name, title in TITLES.items()
+}
+
 #: Marks of cells that cannot be compared with the others of their row, and their meaning.
 MARKS = {
     "*": "* not all levels measured yet.",
@@ -64,11 +70,6 @@ class Row:
     levels: int  # measured by any method
     left_out: int  # of these, levels with nothing to detect
     measured: int = 0  # pairs of level and seed with something to detect
-
-    @property
-    def condition(self) -> str:
-        """The corruption, or "clean"."""
-        return "clean" if self.corruption == CLEAN else self.corruption
 
     @property
     def counts(self) -> bool:
@@ -104,9 +105,6 @@ class Contests:
 
     rows: Sequence[Mapping[str, Cell]]
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     @property
     def wins(self) -> dict[str, int]:
         """In how many rows each method is best; ties count for all."""
@@ -130,11 +128,6 @@ class MetricTable:
     metric: str
     methods: tuple[str, ...]
     rows: tuple[Row, ...]
-
-    @property
-    def name(self) -> str:
-        """The metric's name."""
-        return TITLES[self.metric]
 
     @property
     def contests(self) -> Contests:
@@ -174,15 +167,6 @@ class Summary:
     networks: tuple[NetworkLine, ...]
     tables: tuple[MetricTable, ...]
     notes: tuple[str, ...]
-
-
-def metric_title(metric: str) -> str:
-    """Name and direction of a metric.
-
-    >>> metric_title("aurc")
-    'AURC (lower is better)'
-    """
-    return f"{TITLES[metric]} ({'higher' if HIGHER_IS_BETTER[metric] else 'lower'} is better)"
 
 
 def summarise(
@@ -271,23 +255,16 @@ def _row(
     )
 
 
-def _cell(values: Mapping[tuple[float, int], float]) -> Cell:  # by level and seed
-    levels, seeds = ([fmean(group) for group in _groups(values, part)] for part in (0, 1))
-    return Cell(
-        fmean(levels),
-        pstdev(levels),
-        len(levels),
-        measured=len(values),
-        seed_std=stdev(seeds) if len(seeds) > 1 else None,
-    )
-
-
-def _groups(values: Mapping[tuple[float, int], float], part: int) -> Iterable[list[float]]:
-    """Values grouped by one part of their key."""
-    groups: dict[float, list[float]] = {}
-    for key, value in sorted(values.items()):
-        groups.setdefault(key[part], []).append(value)
-    return groups.values()
+def _cell(values: Mapping[tuple[float, int], float]) -> Cell:
+    """The mean of values by level and seed: first over seeds, then over levels."""
+    by_level: dict[float, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
+    for (level, seed), value in sorted(values.items()):
+        by_level.setdefault(level, []).append(value)
+        by_seed.setdefault(seed, []).append(value)
+    levels, seeds = ([fmean(group) for group in g.values()] for g in (by_level, by_seed))
+    seed_std = stdev(seeds) if len(seeds) > 1 else None
+    return Cell(fmean(levels), pstdev(levels), len(levels), False, len(values), seed_std)
 
 
 def _with_best(metric: str, cells: Mapping[str, Cell]) -> dict[str, Cell]:

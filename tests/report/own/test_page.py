@@ -13,6 +13,7 @@ from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.own.page import own_page, write_own_report
 from qipf.report.own.study import METHODS, study
+from qipf.report.page import render
 from qipf.report.run.decisions import RuleEvaluation
 from tests.conftest import make_logits
 
@@ -25,6 +26,11 @@ LABELS = (TEST + NOISE).argmax(1)
 @pytest.fixture(scope="module")
 def labelled():
     return study(Block(TRAIN, TRAIN.argmax(1)), Block(TEST, LABELS))
+
+
+@pytest.fixture(scope="module")
+def page(labelled):
+    return own_page(labelled)
 
 
 def plain(page):
@@ -54,8 +60,7 @@ def cells(page, caption):
     ]
 
 
-def test_the_sections_with_labels_and_without(labelled):
-    page = own_page(labelled)
+def test_the_sections_with_labels_and_without(page):
     assert headings(page) == [
         "In short", "Finding errors", "Right and wrong predictions", "Risk and coverage",
         "Training and test", "Most uncertain predictions", "A threshold", "How it was made",
@@ -69,8 +74,8 @@ def test_the_sections_with_labels_and_without(labelled):
     assert "it shows what is unusual, not what is wrong" in blind
 
 
-def test_the_metrics_are_those_of_the_scores(labelled):
-    rows = cells(own_page(labelled), "How well each score finds the errors.")
+def test_the_metrics_are_those_of_the_scores(labelled, page):
+    rows = cells(page, "How well each score finds the errors.")
     assert [row[0] for row in rows] == list(METHODS)
     for name, *values in rows:
         metrics = evaluate(labelled.scores[name], labelled.wrong)
@@ -78,8 +83,8 @@ def test_the_metrics_are_those_of_the_scores(labelled):
         assert values == [f"{value:.3f}" for value in metrics.values()]
 
 
-def test_the_summary_names_the_best_score(labelled):
-    page = plain(own_page(labelled))
+def test_the_summary_names_the_best_score(labelled, page):
+    page = plain(page)
     right = 1 - labelled.wrong.mean()
     assert f"The model is right in {right:.1%} of 300 test predictions" in page
     aucs = {name: evaluate(labelled.scores[name], labelled.wrong)["roc_auc"] for name in METHODS}
@@ -88,16 +93,16 @@ def test_the_summary_names_the_best_score(labelled):
     assert told in page
 
 
-def test_the_most_uncertain_come_first(labelled):
-    rows = cells(own_page(labelled), "The 25 most uncertain test predictions.")
+def test_the_most_uncertain_come_first(labelled, page):
+    rows = cells(page, "The 25 most uncertain test predictions.")
     order = np.argsort(-labelled.scores["qipf"], kind="stable")[:25]
     assert [int(row[0]) for row in rows] == order.tolist()
     assert [int(row[3]) for row in rows] == TEST.argmax(1)[order].tolist()
     assert [int(row[4]) for row in rows] == LABELS[order].tolist()
 
 
-def test_shares_beyond_the_training_marks(labelled):
-    rows = cells(own_page(labelled), "Test predictions above quantiles")
+def test_shares_above_quantiles_of_the_training_data(labelled, page):
+    rows = cells(page, "Test predictions above quantiles")
     marks = np.quantile(labelled.reference["qipf"], [0.5, 0.9, 0.95, 0.99, 0.999])
     above = [(labelled.scores["qipf"] > mark).mean() for mark in marks]
     assert [row[2] for row in rows] == [f"{share:.1%}" for share in above]
@@ -111,7 +116,7 @@ NOTHING = AcceptRule(
 
 def text_of(labelled, rule, **results):
     evaluation = RuleEvaluation(rule, count=150, **results)
-    return plain(own_page(replace(labelled, evaluation=evaluation)))
+    return plain(render("own.html", "threshold", found=replace(labelled, evaluation=evaluation)))
 
 
 @pytest.mark.parametrize("errors", [4, 40])
@@ -122,7 +127,7 @@ def test_the_threshold_comes_with_the_rules_own_text(labelled, errors):
         f"Suggested: {lines[0]} {lines[1]} Of 150 other predictions this rule accepts 66.7%, and "
         f"{errors}% of these are wrong."
     )
-    assert page.count(suggestion) == 2  # in short, and in its section
+    assert suggestion in page
     for line in lines[2:]:
         assert line in page
     assert f"100 are accepted, and {errors} of these are wrong: {errors}.00%, 95 % inter" in page
@@ -137,7 +142,7 @@ def test_a_rule_that_accepts_none_of_the_others(labelled):
 
 def test_where_nothing_can_be_certified_the_rule_gives_the_reason(labelled):
     page = text_of(labelled, NOTHING, accepted=0, errors=0)
-    assert page.count(" ".join(str(NOTHING).splitlines()[:2])) == 2
+    assert " ".join(str(NOTHING).splitlines()[:2]) in page
     assert str(NOTHING).splitlines()[-1] in page
     assert "A rule needs more labelled predictions, a higher limit (--risk)" in page
     assert "Suggested" not in page

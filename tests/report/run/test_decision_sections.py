@@ -159,7 +159,7 @@ def test_streams_without_an_alarm_and_with_a_false_one(rng, monkeypatch):
     # sorted scores are not exchangeable: the alarm comes before the first corrupted prediction
 
     def in_order(count, seed):
-        return decisions.Split(*np.arange(count).reshape(2, -1))
+        return tuple(np.arange(count).reshape(2, -1))
 
     monkeypatch.setattr(decisions, "random_halves", in_order)
     rising = np.arange(400.0)

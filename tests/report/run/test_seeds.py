@@ -14,6 +14,8 @@ from qipf.report.run.page import run_page
 from qipf.report.run.results import Run, unequal_seeds
 from qipf.report.run.trained import TrainedNetwork
 
+pytestmark = pytest.mark.slow
+
 BRIEF = Suite(
     "brief",
     (BenchNetwork("brief_mlp", "digits", "mlp", {"epochs": 2}),),
@@ -67,7 +69,7 @@ def test_single_predictions_are_those_of_one_seed(together, apart):
             np.testing.assert_array_equal(wrong, errors)
             said = TrainedNetwork(each, "brief_mlp", seed=seed).predict("rotation", 30.0)
             truth = TrainedNetwork(each, "brief_mlp", seed=seed).labels
-            np.testing.assert_array_equal(said.predicted != truth, errors)
+            np.testing.assert_array_equal(said.predicted.numpy() != truth, errors)
         np.testing.assert_array_equal(each.scores(*AT)[30.0][1], each.scores(*AT, 0)[30.0][1])
     assert Run(apart[1]).seed("brief_mlp") == 1
 

@@ -86,9 +86,9 @@ page.Gallery = class {
         `${score === null ? "" : `<small>${score} %</small>`}</td>`;
     };
     const row = (_, i) => `<tr>${levels.map(cell(i)).join("")}</tr>`;
-    const told = `${this.part("network").value}, ${this.part("corruption").value}: what the network says of each image (✓ right, ✗ wrong), and its qipf percentile.`;
+    const caption = `${this.part("network").value}, ${this.part("corruption").value}: what the network says of each image (✓ right, ✗ wrong), and its qipf percentile.`;
     this.root.insertAdjacentHTML("beforeend",
-      `<table class="printed-gallery"><caption>${page.escape(told)}</caption><thead><tr>${levels.map((l) => `<th>${page.escape(l)}</th>`).join("")}</tr></thead><tbody>${truth.map(row).join("")}</tbody></table>`);
+      `<table class="printed-gallery"><caption>${page.escape(caption)}</caption><thead><tr>${levels.map((l) => `<th>${page.escape(l)}</th>`).join("")}</tr></thead><tbody>${truth.map(row).join("")}</tbody></table>`);
     this.root.classList.add("spread");
   }
 

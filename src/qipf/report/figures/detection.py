@@ -16,7 +16,7 @@ from qipf.report.charts import histogram_chart
 from qipf.report.figures.drawing import DPI, draw_bars, drawing, line_style, shared_legend
 from qipf.report.run.levels import condition_text
 from qipf.report.run.results import Run, Scores
-from qipf.report.style import CHANCE, RIGHT, WRONG, look_of
+from qipf.report.style import CHANCE, look_of
 
 COLUMNS = 4
 
@@ -55,8 +55,7 @@ def draw_detection(
         for axis, name in zip(places, names, strict=False):
             _draw_histogram(axis, name, scores[name], wrong)
         places[0].legend(fontsize=7)
-        _draw_roc(places[len(names)], scores, wrong)
-        _draw_pr(places[len(names) + 1], scores, wrong)
+        _draw_curves(places[len(names)], places[len(names) + 1], scores, wrong)
         for unused in places[cells:]:
             unused.axis("off")
         figure = places[0].figure
@@ -79,8 +78,7 @@ def _scores(
     seed: int | None,
 ) -> tuple[Scores, NDArray]:
     scores, wrong = run.scores(network, corruption, seed).get(level, ({}, np.zeros(0, bool)))
-    missing = [name for name in methods if name not in scores]
-    if missing:
+    if missing := [name for name in methods if name not in scores]:
         raise QIPFError(
             f"The run kept no uncertainties of {', '.join(missing)} on {network} under "
             f"{corruption} {level:g}. Run it with --keep-scores."
@@ -95,33 +93,25 @@ def _scores(
 
 
 def _draw_histogram(axis: Any, name: str, scores: NDArray, wrong: NDArray) -> None:
-    chart = histogram_chart(scores, wrong, name)
-    for series, look in zip(chart.series, (RIGHT, WRONG), strict=True):
-        draw_bars(axis, series.y, series.x, look, series.name)
+    for series in histogram_chart(scores, wrong, name).series:
+        draw_bars(axis, series.y, series.x, series.look or CHANCE, series.name)
     axis.set_title(f"{name} (ROC-AUC {roc_auc(scores, wrong):.2f})", fontsize=9)
-    axis.set_xlabel("uncertainty")
-    axis.set_ylabel("share of its kind")
+    axis.set(xlabel="uncertainty", ylabel="share of its kind")
 
 
-def _draw_roc(axis: Any, scores: Scores, wrong: NDArray) -> None:
-    axis.plot([0, 1], [0, 1], label="chance", **line_style(CHANCE, markers=False))
+def _draw_curves(roc: Any, pr: Any, scores: Scores, wrong: NDArray) -> None:
+    """Draw ROC curves in the first axes and precision-recall curves in the second."""
+    roc.plot([0, 1], [0, 1], label="chance", **line_style(CHANCE, markers=False))
+    pr.axhline(wrong.mean(), **line_style(CHANCE, markers=False))
     for name, values in scores.items():
-        false, true, _ = roc_curve(wrong, values)
+        style = line_style(look_of(name)) | {"markevery": MARK_EVERY}
         label = f"{name} ({roc_auc(values, wrong):.2f} / {pr_auc(values, wrong):.2f})"
-        axis.plot(false, true, label=label, markevery=MARK_EVERY, **line_style(look_of(name)))
-    axis.set_title("ROC curves (below: areas, ROC / PR)", fontsize=9)
-    axis.set_xlabel("right predictions flagged")
-    axis.set_ylabel("errors found")
-
-
-def _draw_pr(axis: Any, scores: Scores, wrong: NDArray) -> None:
-    axis.axhline(wrong.mean(), **line_style(CHANCE, markers=False))
-    for name, values in scores.items():
+        false, true, _ = roc_curve(wrong, values)
+        roc.plot(false, true, label=label, **style)
         precision, recall, _ = precision_recall_curve(wrong, values)
         # the last point (recall 0) is a convention, not a threshold
-        style = line_style(look_of(name)) | {"drawstyle": "steps-pre", "markevery": MARK_EVERY}
-        axis.plot(recall[:-1], precision[:-1], **style)
-    axis.set_ylim(0, 1.02)
-    axis.set_title("Precision-recall curves", fontsize=9)
-    axis.set_xlabel("errors found (recall)")
-    axis.set_ylabel("errors among flagged")
+        pr.plot(recall[:-1], precision[:-1], drawstyle="steps-pre", **style)
+    roc.set_title("ROC curves (below: areas, ROC / PR)", fontsize=9)
+    roc.set(xlabel="right predictions flagged", ylabel="errors found")
+    pr.set_title("Precision-recall curves", fontsize=9)
+    pr.set(xlabel="errors found (recall)", ylabel="errors among flagged", ylim=(0, 1.02))

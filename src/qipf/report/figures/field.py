@@ -54,8 +54,8 @@ def projected_field(trained: TrainedNetwork, corruption: str, level: float) -> P
     orders = tuple(trained.field.orders)
     line = QIPF(orders=orders, bandwidth="silverman", softening=SOFTENING).fit(centers)
     predictions = trained.predict(corruption, level)
-    tested = projection.transform(np.asarray(predictions.logits, np.float64))[:, 0]
-    wrong = predictions.predicted != trained.labels
+    tested = projection.transform(predictions.logits.double().numpy())[:, 0]
+    wrong = predictions.predicted.numpy() != trained.labels
     low, high = np.quantile(np.r_[centers[:, 0], tested], [0.001, 0.999])
     margin = 0.08 * (high - low)
     places = np.linspace(low - margin, high + margin, PLACES)
@@ -118,8 +118,7 @@ def _draw_density(axis: Any, field: ProjectedField) -> None:
         label = f"{name} test predictions ({len(tested):,})"
         draw_bars(axis, counts / max(1, counts.max()), edges, look, label)
     axis.plot(field.places, field.density, "--", color="black", label="IPF of training predictions")
-    axis.set_ylabel("share of its maximum")
-    axis.set_ylim(0, 1.35)
+    axis.set(ylabel="share of its maximum", ylim=(0, 1.35))
     axis.legend(loc="upper center", fontsize=8, ncols=2)
 
 
@@ -129,7 +128,6 @@ def _draw_modes(axis: Any, field: ProjectedField) -> None:
         style = {"color": graded(0.85 * index / last), "linestyle": DASHES[index % len(DASHES)]}
         axis.plot(field.places, mode, label=f"mode {order}", **style)
     axis.plot(field.places, field.uncertainty, ":", color="black", label="uncertainty, their mean")
-    axis.set_ylabel("mode, share of its maximum")
-    axis.set_xlabel("place along the axis")
+    axis.set(ylabel="mode, share of its maximum", xlabel="place along the axis")
     axis.legend(fontsize=8, ncols=3, loc="upper center")
     axis.set_ylim(top=1.35)

@@ -61,27 +61,23 @@ def draw_sine(path: Path, dpi: int = DPI) -> None:
         path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row", dpi=dpi
     ) as axes:
         for column, bandwidth in enumerate(BANDWIDTHS):
-            field = sine_field(bandwidth)
-            _draw_field(axes[0][column], field)
-            _draw_modes(axes[1][column], field)
+            _draw_field(axes[0][column], axes[1][column], sine_field(bandwidth))
         axes[0][0].set_ylabel("share of its maximum")
         axes[1][0].set_ylabel("mode, share of its maximum")
         axes[0][0].legend(loc="upper center")
         axes[1][2].legend(title="order", loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_field(axis: Any, field: SineField) -> None:
-    axis.plot(field.places, field.density / field.density.max(), "--", color="black", label="IPF")
+def _draw_field(upper: Any, lower: Any, field: SineField) -> None:
+    """Draw density and potential in the upper axes, the modes in the lower ones."""
+    upper.plot(field.places, field.density / field.density.max(), "--", color="black", label="IPF")
     potential = field.potential / field.potential.max()
-    axis.plot(field.places, potential, ":", color="#d55e00", linewidth=2.2, label="QIPF")
-    axis.axvspan(-1, 1, color="black", alpha=0.06, linewidth=0)
-    axis.set_title(f"kernel width {field.bandwidth:g}")
-
-
-def _draw_modes(axis: Any, field: SineField) -> None:
-    for mode, order in zip(field.modes.T, ORDERS, strict=True):
-        color = graded(ORDERS.index(order) / (len(ORDERS) - 1))
-        axis.plot(field.places, mode / mode.max(), color=color, label=f"{order}")
-    axis.axvspan(-1, 1, color="black", alpha=0.06, linewidth=0)
-    axis.set_xlabel("amplitude (the wave spans the shaded part)")
-    axis.set_xlim(-2, 2)
+    upper.plot(field.places, potential, ":", color="#d55e00", linewidth=2.2, label="QIPF")
+    upper.set_title(f"kernel width {field.bandwidth:g}")
+    for index, (mode, order) in enumerate(zip(field.modes.T, ORDERS, strict=True)):
+        color = graded(index / (len(ORDERS) - 1))
+        lower.plot(field.places, mode / mode.max(), color=color, label=f"{order}")
+    lower.set_xlabel("amplitude (the wave spans the shaded part)")
+    lower.set_xlim(-2, 2)
+    for axis in (upper, lower):
+        axis.axvspan(-1, 1, color="black", alpha=0.06, linewidth=0)

@@ -57,14 +57,9 @@ def write_own_report(
 def own_page(found: Study, train: str = "train.npz", test: str = "test.npz") -> str:
     """The page as HTML; `train` and `test` are the names of the two files."""
     origin = render("own.html", "origin", found=found, train=train, test=test, version=__version__)
-    sections = [Section("In short", _summary(found))]
-    if found.metrics:
-        sections += [
-            Section("Finding errors", _detection(found)),
-            Section("Right and wrong predictions", _histograms(found)),
-            Section("Risk and coverage", _risk(found)),
-        ]
-    sections += [
+    sections = [
+        Section("In short", _summary(found)),
+        *_error_sections(found),
         Section("Training and test", _comparison(found)),
         Section("Most uncertain predictions", _most_uncertain(found)),
         Section("A threshold", render("own.html", "threshold", found=found)),
@@ -76,7 +71,6 @@ def own_page(found: Study, train: str = "train.npz", test: str = "test.npz") -> 
 
 def _summary(found: Study) -> Markup:
     aucs = {name: values["roc_auc"] for name, values in found.metrics.items()}
-    mark = float(np.quantile(found.reference["qipf"], 1 - FLAGGED))
     return render(
         "own.html",
         "summary",
@@ -84,14 +78,16 @@ def _summary(found: Study) -> Markup:
         aucs=aucs,
         best=max(aucs, key=lambda name: aucs[name], default=None),
         flagged=FLAGGED,
-        above=float((found.scores["qipf"] > mark).mean()),
+        above=(found.scores["qipf"] > np.quantile(found.reference["qipf"], 1 - FLAGGED)).mean(),
     )
 
 
-def _detection(found: Study) -> Markup:
-    """The table of methods and metrics."""
+def _error_sections(found: Study) -> list[Section]:
+    """Sections about errors; none unless there are right and wrong predictions."""
+    if not found.metrics:
+        return []
     wrong = np.asarray(found.wrong)
-    return render(
+    detection = render(
         "own.html",
         "detection",
         metrics=found.metrics,
@@ -105,21 +101,19 @@ def _detection(found: Study) -> Markup:
         titles=TITLES,
         higher=HIGHER_IS_BETTER,
     )
-
-
-def _histograms(found: Study) -> Markup:
-    wrong = np.asarray(found.wrong)
     charts: Charts = {
         (name,): histogram_chart(found.scores[name], wrong, name, label=name) for name in METHODS
     }
     medians = [float(np.median(found.scores["qipf"][chosen])) for chosen in (~wrong, wrong)]
-    return render("own.html", "histograms", spec=chart_spec(charts, ["Score"]), medians=medians)
-
-
-def _risk(found: Study) -> Markup:
-    wrong = np.asarray(found.wrong)
+    spec = chart_spec(charts, ["Score"])
+    histograms = render("own.html", "histograms", spec=spec, medians=medians)
     spec = chart_spec(risk_coverage_chart(found.scores, wrong))
-    return render("own.html", "risk", spec=spec, scores=len(METHODS), error_rate=wrong.mean())
+    risk = render("own.html", "risk", spec=spec, scores=len(METHODS), error_rate=wrong.mean())
+    return [
+        Section("Finding errors", detection),
+        Section("Right and wrong predictions", histograms),
+        Section("Risk and coverage", risk),
+    ]
 
 
 def _comparison(found: Study) -> Markup:

@@ -77,8 +77,11 @@ class Study:
     @property
     def threshold(self) -> Threshold | None:
         """The suggested threshold; None if none can be certified."""
-        if self.evaluation is None:
-            return reference_threshold(self.reference["qipf"], self.scores["qipf"])
+        if self.evaluation is None:  # the uncertainty that most of the reference does not exceed
+            reference, scores = self.reference["qipf"], self.scores["qipf"]
+            value = float(np.quantile(reference, 1 - FLAGGED))
+            kept = int((scores <= value).sum())
+            return Threshold(value, FLAGGED, len(reference), len(scores), kept)
         each, rule = self.evaluation, self.evaluation.rule
         if not rule.certified or rule.max_risk is None:
             return None
@@ -120,16 +123,6 @@ def study(train: Block, test: Block, target: float | None = None, seed: int = 0)
     return Study(field, reference, scores, predicted, test.labels, evaluation)
 
 
-def reference_threshold(reference: NDArray[np.float64], scores: NDArray[np.float64]) -> Threshold:
-    """The uncertainty that 95 % of held-out training predictions do not exceed.
-
-    >>> reference_threshold(np.arange(101.0), np.array([10.0, 95.0, 96.0])).kept
-    2
-    """
-    value = float(np.quantile(reference, 1 - FLAGGED))
-    return Threshold(value, FLAGGED, len(reference), len(scores), int((scores <= value).sum()))
-
-
 def certified_evaluation(
     scores: NDArray[np.float64],  # (n,)
     wrong: NDArray[np.bool_],  # (n,)
@@ -146,7 +139,7 @@ def certified_evaluation(
     0.046
     """
     if target is None:
-        target = float(wrong[random_halves(len(wrong), seed).other].mean()) / 2 or DEFAULT_RISK
+        target = float(wrong[random_halves(len(wrong), seed)[1]].mean()) / 2 or DEFAULT_RISK
     return split_evaluation(scores, wrong, target, seed)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qipf.bench.suites import CLEAN
 from qipf.report.charts import Axis, Chart, Mark, Series
 from qipf.report.run.decisions import ESTIMATED, AccuracyComparison, Timeline
-from qipf.report.run.levels import SYMBOLS, identity_of, severity_axis, unit_of
+from qipf.report.run.levels import UNITS, identity_of, severity_axis, unit_of
 from qipf.report.run.results import Run, chance
 from qipf.report.style import CHANCE, RIGHT
 from qipf.report.tables import TITLES
@@ -36,7 +36,7 @@ def severity_chart(
 def timeline_chart(name: str, corruption: str, line: Timeline) -> Chart:
     """A monitor's evidence after each prediction, with its levels and its alarm."""
     needed = -math.log10(line.alpha)
-    symbol = SYMBOLS.get(unit_of(corruption), "")
+    symbol = UNITS.get(unit_of(corruption), (0, ""))[1]
     marks = [Mark(0, "clean")]
     marks += [Mark(before, f"{level:g}{symbol}") for before, level in line.starts]
     if line.alarm_at is not None:

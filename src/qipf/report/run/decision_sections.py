@@ -77,7 +77,7 @@ def _worst_condition(run: Run, network: str, rule: AcceptRule) -> tuple[RuleEval
         for name in run.corruptions(network)
         for level, (scores, wrong) in run.kept_scores(network, name).items()
         if "qipf" in scores
-        for other in [random_halves(len(wrong)).other]
+        for _, other in [random_halves(len(wrong))]
     ]
     accepted = [each for each in found if each[0].accepted]
     return max(accepted, key=lambda each: each[0].risk, default=None)

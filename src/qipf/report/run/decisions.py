@@ -8,9 +8,8 @@ corrupted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,24 +34,15 @@ CLEAN_LENGTH, LEVEL_LENGTH = 1000, 100
 #: Points of a timeline.
 TIMELINE_POINTS = 200
 
-Indices = NDArray[np.int64]
 
-
-class Split(NamedTuple):
-    """Rows that calibrate, and rows for evaluation."""
-
-    held_out: Indices
-    other: Indices
-
-
-def random_halves(count: int, seed: int = 0) -> Split:
-    """Two random halves of so many rows.
+def random_halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of two random halves: the held-out one, which calibrates, and the other.
 
     >>> sorted(np.concatenate(random_halves(5)).tolist())
     [0, 1, 2, 3, 4]
     """
     order = np.random.default_rng(seed).permutation(count)
-    return Split(order[: count // 2], order[count // 2 :])
+    return order[: count // 2], order[count // 2 :]
 
 
 @dataclass(frozen=True)
@@ -195,7 +185,6 @@ def accuracy_comparisons(
     run: Run,
     network: str,
     method: str = "threshold",
-    names: Sequence[str] = ESTIMATED,
     seed: int | None = None,
 ) -> Iterator[AccuracyComparison]:
     """Estimated and true accuracy on the other half, clean and at every level."""
@@ -203,7 +192,7 @@ def accuracy_comparisons(
     held_out, other = random_halves(len(wrong))
     estimators = {
         name: AccuracyEstimator(scores[name][held_out], wrong[held_out], method)
-        for name in names
+        for name in ESTIMATED
         if name in scores
     }
     clean_accuracy = 1 - float(wrong[held_out].mean())

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from scipy.stats import percentileofscore
 
 from qipf.bench.corruptions import CORRUPTIONS
+from qipf.bench.methods import Batch
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFError
 from qipf.progress import progress
 from qipf.report.page import render
 from qipf.report.run.levels import identity_of, level_text
 from qipf.report.run.results import Run
-from qipf.report.run.trained import Predictions, TrainedNetwork, checkpoint_of
+from qipf.report.run.trained import TrainedNetwork, checkpoint_of
 
 #: Sample images, at most.
 IMAGES = 12
@@ -56,25 +57,25 @@ def gallery_html(run: Run, data: Path | str | None = None) -> Markup:
 def _network(
     run: Run, trained: TrainedNetwork, name: str, sprites: dict[str, list[str]]
 ) -> dict[str, Any]:
-    rows = first_of_each_class(trained.labels)
+    rows = np.unique(trained.labels, return_index=True)[1][:IMAGES]  # the first of each class
     shown = {}
     for corruption in run.corruptions(name):
         if corruption not in CORRUPTIONS:
             continue  # a user's own corruption that is not registered here
         steps = steps_of(run, name, corruption)
-        said = [trained.predict(*step, rows) for step in steps]
+        batches = [trained.predict(*step, rows) for step in steps]
         key = f"{trained.dataset.name} {corruption} {[level for _, level in steps]}"
         if key not in sprites:  # networks on the same data share their images
             sprites[key] = [
-                strip([each.images[i].numpy() for each in said]) for i in range(len(rows))
+                strip([each.images[i].numpy() for each in batches]) for i in range(len(rows))
             ]
         shown[corruption] = {
             "levels": [level_text(*step) for step in steps],
             "start": steps.index((CLEAN, CLEAN_LEVEL)),
             "sprites": key,
-            "predicted": [[int(each.predicted[i]) for each in said] for i in range(len(rows))],
+            "predicted": [[int(each.predicted[i]) for each in batches] for i in range(len(rows))],
             "percentiles": _percentiles(run, name, corruption, steps, rows),
-            "modes": _modes(trained, said),
+            "modes": _modes(trained, batches),
         }
     return {
         "classes": list(trained.dataset.class_names),
@@ -82,15 +83,6 @@ def _network(
         "orders": list(trained.field.orders) if trained.has_field else [],
         "corruptions": shown,
     }
-
-
-def first_of_each_class(labels: NDArray) -> NDArray:
-    """Rows of the first example of each class, in the order of the classes, at most IMAGES.
-
-    >>> first_of_each_class(np.array([1, 1, 0, 2])).tolist()
-    [2, 0, 3]
-    """
-    return np.unique(labels, return_index=True)[1][:IMAGES]
 
 
 def steps_of(run: Run, network: str, corruption: str) -> list[Step]:
@@ -126,13 +118,13 @@ def _percentiles(
     return table
 
 
-def _modes(trained: TrainedNetwork, said: Sequence[Predictions]) -> list[list[list[float]]]:
+def _modes(trained: TrainedNetwork, batches: Sequence[Batch]) -> list[list[list[float]]]:
     """The modes of the field, by image and level."""
     if not trained.has_field:
         return []
     # one call for all levels: the cost of a call exceeds that of its few rows
-    together = trained.field.modes(np.concatenate([each.logits for each in said]))
-    modes = together.reshape(len(said), -1, together.shape[1]).swapaxes(0, 1)
+    together = trained.field.modes(np.concatenate([each.logits.numpy() for each in batches]))
+    modes = together.reshape(len(batches), -1, together.shape[1]).swapaxes(0, 1)
     return [[[float(f"{v:.3g}") for v in step] for step in image] for image in modes]
 
 

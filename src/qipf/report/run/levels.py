@@ -9,11 +9,8 @@ from qipf.bench.corruptions import CORRUPTIONS
 from qipf.bench.suites import CLEAN
 from qipf.report.charts import Axis
 
-#: The level at which a corruption with this unit leaves the images unchanged.
-IDENTITY = {"degrees": 0.0, "factor": 1.0}
-
-#: Symbols of the units, for marks in charts.
-SYMBOLS = {"degrees": "°", "factor": "×"}
+#: By unit: the level at which the images stay unchanged, and the symbol in charts.
+UNITS = {"degrees": (0.0, "°"), "factor": (1.0, "×")}
 
 
 def unit_of(corruption: str) -> str:
@@ -23,7 +20,7 @@ def unit_of(corruption: str) -> str:
 
 def identity_of(corruption: str) -> float | None:
     """The level at which the corruption leaves the images unchanged, if it is known."""
-    return IDENTITY.get(unit_of(corruption))
+    return UNITS.get(unit_of(corruption), (None, ""))[0]
 
 
 def level_text(corruption: str, level: float) -> str:

@@ -83,8 +83,7 @@ class Run:
 
     def levels(self, network: str, corruption: str) -> list[float]:
         """Measured levels of a corruption, ascending."""
-        chosen = self._records(network, corruption)
-        return sorted({float(record["level"]) for record in chosen})
+        return sorted({float(r["level"]) for r in self._records(network, corruption)})
 
     def network(self, name: str | None) -> str:
         """The network of this name, or the only one if the name is None."""
@@ -178,15 +177,16 @@ def unequal_seeds(records: Iterable[Record]) -> list[str]:
     """Methods with fewer seeds than others of the same network and corruption."""
     seeds: dict[tuple[str, str], dict[str, set[int]]] = {}
     for record in records:
-        place = seeds.setdefault((record["network"], record["corruption"]), {})
-        place.setdefault(record["method"], set()).add(int(record["seed"]))
-    lacking = {
-        method: None
-        for methods in seeds.values()
-        for method, own in methods.items()
-        if own != set().union(*methods.values())
-    }
-    return list(lacking)
+        methods = seeds.setdefault((record["network"], record["corruption"]), {})
+        methods.setdefault(record["method"], set()).add(int(record["seed"]))
+    return list(
+        dict.fromkeys(
+            method
+            for methods in seeds.values()
+            for method, own in methods.items()
+            if own != set().union(*methods.values())
+        )
+    )
 
 
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:

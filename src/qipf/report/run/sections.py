@@ -15,19 +15,10 @@ from qipf.report.page import render
 from qipf.report.run.charts import severity_chart
 from qipf.report.run.levels import condition_text
 from qipf.report.run.results import Run
-from qipf.report.tables import PAPER_METRICS, Summary, metric_title, summarise
+from qipf.report.tables import METRIC_TITLES, PAPER_METRICS, TITLES, Summary, summarise
 
 #: Methods whose curves are visible at first.
 SHOWN_FIRST = ("qipf", "mc_dropout", "svi", "ensemble", "entropy", "energy", "ensemble_entropy")
-
-#: Result of a random score.
-_CHANCE = {
-    "roc_auc": "Chance gives 0.5.",
-    "pr_auc": "Chance gives the error rate.",
-    "point_biserial": "Chance gives 0.",
-    "aurc": "Chance gives the error rate.",
-    "fpr95": "Chance gives 0.95.",
-}
 
 
 def summary_html(run: Run, summary: Summary) -> Markup:
@@ -44,6 +35,7 @@ def summary_html(run: Run, summary: Summary) -> Markup:
         networks=summary.networks,
         table=table,
         means=means,
+        titles=TITLES,
         ranking=sorted(means, key=lambda name: -means[name]),
         groups={
             (label,): summarise(run.records, PAPER_METRICS, names).tables
@@ -59,8 +51,7 @@ def tables_html(summary: Summary) -> Markup:
     }
     # methods are in rows here, so the best one of each column is bold
     notes = [note.replace("best of each row", "best of each column") for note in summary.notes]
-    titles = {table.metric: metric_title(table.metric) for table in summary.tables}
-    return render("run.html", "tables", tables=tables, titles=titles, chance=_CHANCE, notes=notes)
+    return render("run.html", "tables", tables=tables, titles=METRIC_TITLES, notes=notes)
 
 
 def _presets(run: Run) -> dict[str, list[str]]:
@@ -85,7 +76,7 @@ def severity_html(run: Run) -> Markup:
     spec = charts and chart_spec(
         charts,
         ("Network", "Corruption", "Metric"),
-        texts={metric: metric_title(metric) for metric in HIGHER_IS_BETTER},
+        texts=METRIC_TITLES,
         shown=SHOWN_FIRST,
         presets=_presets(run),
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
@@ -21,15 +19,6 @@ from qipf.bench.suites import CLEAN, BenchNetwork, Suite
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.report.run.results import Run
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of a network for test images at one level."""
-
-    images: Tensor  # (n, C, H, W) in [0, 1]
-    logits: NDArray  # (n, classes)
-    predicted: NDArray  # (n,)
 
 
 def checkpoint_of(run: Run, network: str, seed: int | None = None) -> Path:
@@ -72,7 +61,7 @@ class TrainedNetwork:
         """True classes of the test images."""
         return self.dataset.test_labels.numpy()
 
-    def predict(self, corruption: str, level: float, rows: NDArray | None = None) -> Predictions:
+    def predict(self, corruption: str, level: float, rows: NDArray | None = None) -> Batch:
         """Predictions for test images (those of `rows`, or all) at one level."""
         chosen = self.dataset.test_images
         if rows is not None:
@@ -80,8 +69,7 @@ class TrainedNetwork:
         images = unit_range(chosen)
         if corruption != CLEAN:
             images = corrupt(images, corruption, level)
-        batch = Batch.of(self._bench.network, images)
-        return Predictions(images, batch.logits.numpy(), batch.predicted.numpy())
+        return Batch.of(self._bench.network, images)
 
 
 def _suite(run: Run, network: str, seed: int) -> Suite:
