@@ -14,11 +14,11 @@ demo: $(READY)
 
 ## test: style, types and all tests
 test: $(READY) check
-	$(VENV)/bin/python -m pytest -n auto
+	$(VENV)/bin/python -m pytest -n auto --dist loadgroup
 
 ## quick: the tests that take a minute in all: no Ray, browser, Triton interpreter or simulations
 quick: $(READY)
-	$(VENV)/bin/python -m pytest -n auto -m "not slow"
+	$(VENV)/bin/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 check: $(READY)
 	$(VENV)/bin/ruff check .

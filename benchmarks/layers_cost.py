@@ -30,7 +30,7 @@ from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.field.engines import create
-from qipf.network.reading import in_parts
+from qipf.network.features import run_in_batches
 
 NETWORKS = ("mnist_lenet", "cifar10_vgg3")
 NETWORKS_IN_ENSEMBLE, PASSES = 10, 100
@@ -146,7 +146,7 @@ def rows_of(bench: NetworkBench, batch: int, device: str) -> Iterator[Row]:
         if name == "qipf_plus":
             row |= {"layers": len(plus.fields_), "seconds_to_fit": fitting}
         yield row
-    _, rows = in_parts(net, images, plus.layers_)
+    _, rows = run_in_batches(net, images, plus.layers_)
     for site, field in zip(plus.layers_, plus.fields_, strict=True):
         engine = create("auto", field.embeddings, field.bandwidth)
         shown = rows[site]

@@ -66,7 +66,7 @@ def detected(bench: NetworkBench, model: qipf.LayeredQIPF, count: int) -> dict[s
     for corruption, level in tasks:
         shown = images if corruption == CLEAN else corrupt(images, corruption, level)
         prediction = model(shown)
-        wrong = (prediction.labels.cpu() != truth).numpy()
+        wrong = (prediction.predicted.cpu() != truth).numpy()
         entropy = torch.special.entr(prediction.logits.double().softmax(1)).sum(1)
         pair = (prediction.uncertainty.cpu().numpy(), entropy.cpu().numpy())
         found.setdefault(corruption, []).append((roc_auc(pair[0], wrong), roc_auc(pair[1], wrong)))

@@ -3,7 +3,7 @@
     python benchmarks/monitor.py                                   # a few minutes on two cores
     python benchmarks/monitor.py --predictions 20000 --repeats 5   # to see that it works
 
-Speed: predictions of ten logits through a field of 6,000 centres, by `ShiftMonitor.update_logits`
+Speed: predictions of ten logits through a field of 6,000 centres, by `ShiftMonitor.update`
 in windows of 1,000 and by `qipf monitor` from a file and from a pipe, its start and the saving of
 its state included. No row comes twice; the rows of the library are drawn between its windows, and
 only the windows are timed. Every measurement is a process of its own, so that its peak memory is
@@ -59,7 +59,7 @@ def through_library(folder: Path, count: int) -> None:
     for start in range(0, count, WINDOW):
         rows = logits(min(WINDOW, count - start), DIMENSION, 1 + start).numpy()
         started = time.perf_counter()
-        monitor.update_logits(rows)
+        monitor.update(rows)
         seconds += time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"seconds": seconds, "peak_kib": peak, "seen": monitor.seen}))
@@ -149,8 +149,8 @@ def delay(repeats: int) -> list[dict[str, object]]:
             )
             field.calibrate(by_angle[0][held_out])
             monitor = qipf.ShiftMonitor(field, random_state=seed)
-            monitor.update_logits(by_angle[0][clean])
-            verdict = monitor.update_logits(by_angle[angle][rest])
+            monitor.update(by_angle[0][clean])
+            verdict = monitor.update(by_angle[angle][rest])
             at = verdict.alarm_at
             early += at is not None and at <= CLEAN
             missed += at is None

@@ -31,7 +31,7 @@ COLUMNS = ("angle", "accuracy", "mean uncertainty", "ROC-AUC qipf", "ROC-AUC ent
 def judged(model: qipf.WrappedModel, images: Tensor, labels: Tensor) -> tuple[float, ...]:
     """Accuracy, mean uncertainty, and the detection of errors by qipf and by entropy."""
     prediction = model(images)
-    wrong = (prediction.labels != labels).numpy()
+    wrong = (prediction.predicted != labels).numpy()
     probabilities = prediction.logits.softmax(1)
     entropy = torch.special.entr(probabilities).sum(1)
     return (

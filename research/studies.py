@@ -14,9 +14,8 @@ from qipf.bench.suites import CLEAN
 from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
 from qipf.layered.tuning import Tuning
-from qipf.network.features import LayerSite, Rows, chosen_sites
+from qipf.network.features import LayerSite, Rows, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating
-from qipf.network.reading import in_parts
 
 #: Shares of its accuracy above chance that the network keeps on the perturbed images.
 KEPT = (0.97, 0.9, 0.7, 0.5)
@@ -75,16 +74,16 @@ def study_of(bench: NetworkBench, centers: int, tuning: int, test: int, draw: in
         sites = chosen_sites(network, lambda: network(images[:2]))
         levels = _levels(network, images[:600], labels[:600])
         print(bench.spec.name, levels, flush=True)
-        rows = in_parts(network, unit_range(data.train_images[kept]).to(device), sites)[1]
-        sets = {"clean": in_parts(network, images, sites)}
+        rows = run_in_batches(network, unit_range(data.train_images[kept]).to(device), sites)[1]
+        sets = {"clean": run_in_batches(network, images, sites)}
         for family, found in levels.items():
             wanted = {set_name(family, share): t for share, t in zip(KEPT, found, strict=True)}
             wanted |= {set_name(family, t, fixed=True): t for t in FIXED}
             for name, t in wanted.items():
                 copies = perturbed(images, TEACHERS[family], t, 1 + draw)
-                sets[name] = in_parts(network, copies, sites)
+                sets[name] = run_in_batches(network, copies, sites)
         corrupted = {
-            f"{c}/{level}": in_parts(
+            f"{c}/{level}": run_in_batches(
                 network, shown if c == CLEAN else corrupt(shown, c, level), sites
             )
             for c, level in tasks

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 matplotlib.use("Agg")
+torch.set_num_threads(1)  # tests run in several processes, one a core
 
 
 def naive_moments(queries, centers, bandwidth, weights=None):

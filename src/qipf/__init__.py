@@ -1,4 +1,4 @@
-"""How far to trust each prediction of a trained neural network, in one forward pass."""
+"""Uncertainty of each prediction of a trained neural network, in one forward pass."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,77 +6,65 @@ from typing import TYPE_CHECKING, Any
 from qipf._version import __version__
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
 
+if TYPE_CHECKING:
+    from qipf.calibration.accept_rule import AcceptRule as AcceptRule
+    from qipf.calibration.accept_rule import accept_rule as accept_rule
+    from qipf.calibration.accuracy import AccuracyEstimate as AccuracyEstimate
+    from qipf.calibration.accuracy import AccuracyEstimator as AccuracyEstimator
+    from qipf.calibration.accuracy import estimate_accuracy as estimate_accuracy
+    from qipf.calibration.conformal import Calibration as Calibration
+    from qipf.calibration.prediction import Prediction as Prediction
+    from qipf.calibration.risk_coverage import RiskCoverage as RiskCoverage
+    from qipf.calibration.risk_coverage import risk_coverage as risk_coverage
+    from qipf.field.coreset import coreset as coreset
+    from qipf.field.estimator import QIPF as QIPF
+    from qipf.field.kernel import Coreset as Coreset
+    from qipf.layered.explanation import Explanation as Explanation
+    from qipf.layered.model import LayeredQIPF as LayeredQIPF
+    from qipf.monitor.monitor import ShiftMonitor as ShiftMonitor
+    from qipf.monitor.monitor import Verdict as Verdict
+    from qipf.network.wrapped import WrappedModel as WrappedModel
+    from qipf.network.wrapped import wrap as wrap
+    from qipf.storage.save_load import load as load
+    from qipf.storage.save_load import save as save
+    from qipf.validation.not_fitted import QIPFNotFittedError as QIPFNotFittedError
+
+#: Modules of the public names that need torch or scikit-learn. Those take seconds to import, so
+#: a name is imported at its first use (PEP 562): `qipf --help` answers at once.
+_MODULES = {
+    "qipf.calibration.accept_rule": ("AcceptRule", "accept_rule"),
+    "qipf.calibration.accuracy": ("AccuracyEstimate", "AccuracyEstimator", "estimate_accuracy"),
+    "qipf.calibration.conformal": ("Calibration",),
+    "qipf.calibration.prediction": ("Prediction",),
+    "qipf.calibration.risk_coverage": ("RiskCoverage", "risk_coverage"),
+    "qipf.field.coreset": ("coreset",),
+    "qipf.field.estimator": ("QIPF",),
+    "qipf.field.kernel": ("Coreset",),
+    "qipf.layered.explanation": ("Explanation",),
+    "qipf.layered.model": ("LayeredQIPF",),
+    "qipf.monitor.monitor": ("ShiftMonitor", "Verdict"),
+    "qipf.network.wrapped": ("WrappedModel", "wrap"),
+    "qipf.storage.save_load": ("load", "save"),
+    "qipf.validation.not_fitted": ("QIPFNotFittedError",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
 __all__ = [
-    "QIPF",
-    "AcceptRule",
-    "AccuracyEstimate",
-    "AccuracyEstimator",
-    "Explanation",
-    "LayeredPrediction",
-    "LayeredQIPF",
-    "Prediction",
     "QIPFError",
     "QIPFFileError",
     "QIPFInputError",
-    "QIPFNotFittedError",
     "QIPFWarning",
-    "RiskCoverage",
-    "ShiftMonitor",
-    "Verdict",
-    "WrappedModel",
     "__version__",
-    "accept_rule",
-    "estimate_accuracy",
-    "export_field_onnx",
-    "load",
-    "risk_coverage",
-    "save",
-    "wrap",
+    *_HOMES,
 ]
 
-if TYPE_CHECKING:
-    from qipf.calibration.accept_rule import accept_rule
-    from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator, estimate_accuracy
-    from qipf.calibration.risk_coverage import RiskCoverage, risk_coverage
-    from qipf.calibration.rule import AcceptRule
-    from qipf.export import export_field_onnx
-    from qipf.field.estimator import QIPF
-    from qipf.layered import Explanation, LayeredPrediction, LayeredQIPF
-    from qipf.monitor.monitor import ShiftMonitor, Verdict
-    from qipf.network.wrapped import Prediction, WrappedModel, wrap
-    from qipf.storage.save_load import load, save
-    from qipf.validation.not_fitted import QIPFNotFittedError
-else:
-    # torch and scikit-learn take seconds to import, so what needs them is imported at its first
-    # use (PEP 562): `qipf --help` and usage errors answer at once
-    _HOMES = {
-        "AcceptRule": "qipf.calibration.rule",
-        "QIPF": "qipf.field.estimator",
-        "AccuracyEstimate": "qipf.calibration.accuracy",
-        "AccuracyEstimator": "qipf.calibration.accuracy",
-        "Explanation": "qipf.layered",
-        "LayeredPrediction": "qipf.layered",
-        "LayeredQIPF": "qipf.layered",
-        "Prediction": "qipf.network.wrapped",
-        "QIPFNotFittedError": "qipf.validation.not_fitted",
-        "RiskCoverage": "qipf.calibration.risk_coverage",
-        "ShiftMonitor": "qipf.monitor.monitor",
-        "Verdict": "qipf.monitor.monitor",
-        "WrappedModel": "qipf.network.wrapped",
-        "estimate_accuracy": "qipf.calibration.accuracy",
-        "accept_rule": "qipf.calibration.accept_rule",
-        "export_field_onnx": "qipf.export",
-        "load": "qipf.storage.save_load",
-        "risk_coverage": "qipf.calibration.risk_coverage",
-        "save": "qipf.storage.save_load",
-        "wrap": "qipf.network.wrapped",
-    }
 
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return globals()[name]
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return globals()[name]
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_HOMES})
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qipf import AcceptRule, QIPFInputError, QIPFWarning, accept_rule
-from qipf.calibration.rule import Tally
+from qipf.calibration.accept_rule import Tally
 
 RULE = AcceptRule(
     threshold=1.25,

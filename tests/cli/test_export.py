@@ -30,7 +30,7 @@ def test_a_model_is_exported(monkeypatch, capsys, tmp_path, field):
     rows = make_logits(9, seed=1).numpy()
     session = onnxruntime.InferenceSession(target)
     uncertainty, _ = session.run(None, {"logits": rows})
-    small = qipf.export.condensed(field, 50)
+    small = field.condensed(50)
     np.testing.assert_allclose(uncertainty, small.uncertainty(rows.astype(float)), rtol=1e-9)
 
 

@@ -41,7 +41,7 @@ def test_verdicts_for_programs(monkeypatch, capsys, folder):
     monitor = ShiftMonitor(qipf.load("field.qipf"), alpha=0.05, window=20)
     rows = make_logits(45, seed=2).numpy()
     for k, part in enumerate(np.split(rows, [20, 40])):
-        verdict = monitor.update_logits(part)
+        verdict = monitor.update(part)
         places = {"number": k + 1, "lines": monitor.seen, "bad_lines": 0}
         assert told[k] == json.loads(json.dumps(places | verdict.as_dict()))
 

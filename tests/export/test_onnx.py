@@ -17,7 +17,6 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFWarning
-from qipf.field.condensed import condensed
 from qipf.storage.save_load import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
@@ -236,7 +235,7 @@ def test_a_layer(tmp_path):
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_field_alone(kind, rule, tmp_path):
     field = QIPF(orders=(1, 2), softening=0.1).fit(make_logits(300).numpy().astype(kind))
-    written = qipf.export_field_onnx(field, str(tmp_path / "field.onnx"), rule=rule)
+    written = field.export_onnx(str(tmp_path / "field.onnx"), rule=rule)
     assert (written.inputs, written.outputs) == (("logits",), ("uncertainty", "modes", "accepted"))
     assert written.difference < 1e-9
     rows = np.concatenate([make_logits(30, seed=5), make_logits(30) * 1e6]).astype(kind)
@@ -248,12 +247,12 @@ def test_a_field_alone(kind, rule, tmp_path):
 
 def test_fewer_centres_make_a_smaller_file_of_the_condensed_field(tmp_path):
     field = QIPF(orders=(1, 2)).fit(make_logits(1000).numpy())
-    small = qipf.export_field_onnx(field, tmp_path / "small.onnx", max_centers=50)
+    small = field.export_onnx(tmp_path / "small.onnx", max_centers=50)
     assert small.centers == 50
     assert small.bytes < field.centers_.nbytes / 2
     rows = make_logits(20, seed=6).numpy()
     got = run(small.path, logits=rows)["uncertainty"]
-    exact = condensed(field, 50).uncertainty(rows.astype(np.float64))
+    exact = field.condensed(50).uncertainty(rows.astype(np.float64))
     np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)
 
 

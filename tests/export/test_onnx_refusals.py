@@ -28,7 +28,7 @@ def small_file(small, tmp_path_factory):
 @pytest.fixture
 def converted_before(small_file, monkeypatch):
     """Spares the conversion where the test is about what comes after it."""
-    monkeypatch.setattr("qipf.export.converted", lambda *_: small_file)
+    monkeypatch.setattr("qipf.export.onnx.converted", lambda *_: small_file)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,11 @@ def converted_before(small_file, monkeypatch):
 def test_a_file_that_scores_otherwise_does_not_replace_the_old_one(
     small, name, off, message, tmp_path, monkeypatch
 ):
-    def wrong(field, rows, logits):
-        want = expected(field, rows, logits)
+    def wrong(*given):
+        want = checking.expected(*given)
         return want._replace(**{name: getattr(want, name) + off})
 
-    expected = checking.expected
-    monkeypatch.setattr("qipf.export.expected", wrong)
+    monkeypatch.setattr("qipf.network.wrapped.expected", wrong)
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
     with pytest.raises(QIPFError, match=f"^{re.escape(message)}.*so it was not written"):
@@ -154,4 +153,4 @@ def test_where_nothing_can_be_written(name, message, small, tmp_path):
 )
 def test_what_is_no_fitted_field(field, kind, message, tmp_path):
     with pytest.raises(kind, match=f"^{re.escape(message)}$"):
-        qipf.export_field_onnx(field, tmp_path / "field.onnx")
+        field.export_onnx(tmp_path / "field.onnx")

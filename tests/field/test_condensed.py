@@ -5,7 +5,6 @@ import pytest
 
 import qipf
 from qipf import QIPF, QIPFInputError
-from qipf.field.condensed import condensed
 from tests.conftest import make_logits
 
 
@@ -19,7 +18,7 @@ def test_the_scores_are_estimates_of_the_fields_own():
     rows = make_logits(300, dimension=2, seed=4).numpy()
     true = flat.uncertainty(rows)
     errors = [
-        np.abs(condensed(flat, size).uncertainty(rows) - true).mean() / true.std()
+        np.abs(flat.condensed(size).uncertainty(rows) - true).mean() / true.std()
         for size in (30, 200, 1000)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -27,7 +26,7 @@ def test_the_scores_are_estimates_of_the_fields_own():
 
 
 def test_mass_and_mean_survive_and_what_was_learned_stays(field):
-    small = condensed(field, 100)
+    small = field.condensed(100)
     assert small.centers_.shape == (100, 10)
     assert small.centers_.dtype == field.centers_.dtype
     shares = np.exp(small.log_weights_)
@@ -41,19 +40,19 @@ def test_mass_and_mean_survive_and_what_was_learned_stays(field):
 
 
 def test_twice_condensed_keeps_the_weights_and_adds_the_spreads(field):
-    once = condensed(field, 400)
-    twice = condensed(once, 100)
+    once = field.condensed(400)
+    twice = once.condensed(100)
     shares = np.exp(twice.log_weights_)
     np.testing.assert_allclose(shares @ twice.centers_, field.centers_.mean(0), atol=1e-4)
     assert twice.spread_ > once.spread_
 
 
 def test_enough_room_changes_nothing(field):
-    assert condensed(field, 2000) is field
+    assert field.condensed(2000) is field
 
 
 def test_it_can_be_saved(field, tmp_path):
-    small = condensed(field, 100)
+    small = field.condensed(100)
     qipf.save(small, tmp_path / "small.qipf")
     rows = make_logits(5).numpy()
     loaded = qipf.load(tmp_path / "small.qipf")
@@ -62,4 +61,4 @@ def test_it_can_be_saved(field, tmp_path):
 
 def test_no_centres_are_refused(field):
     with pytest.raises(QIPFInputError, match=r"^size must be an integer of at least 1, got 0\.$"):
-        condensed(field, 0)
+        field.condensed(0)

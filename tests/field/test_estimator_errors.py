@@ -113,14 +113,14 @@ def test_use_before_fit_is_refused(method):
 
 
 def test_bad_labels_are_refused(train):
-    with pytest.raises(QIPFInputError, match=re.escape("y must have shape (800,), one entry")):
+    with pytest.raises(QIPFInputError, match=re.escape("y must have shape (800,)")):
         QIPF().fit(train, np.zeros(799, int))
-    with pytest.raises(QIPFInputError, match=re.escape("wrong must have shape (800,)")):
+    with pytest.raises(QIPFInputError, match="wrong must have the shape of X"):
         QIPF().fit(train, wrong=np.zeros((800, 2), bool))
     with pytest.raises(QIPFInputError, match="wrong must hold booleans"):
         QIPF().fit(train, wrong=np.arange(800))
     with pytest.raises(QIPFInputError, match="not both"):
         QIPF().fit(train, np.zeros(800, int), wrong=np.zeros(800, bool))
     for labels in (np.arange(1, 801) % 10 + 1, np.full(800, 0.5), np.full(800, "cat")):
-        with pytest.warns(QIPFWarning, match=re.escape("y does not hold classes 0..9")):
+        with pytest.warns(QIPFWarning, match="y must hold"):
             assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"

@@ -40,7 +40,7 @@ def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
 
         return Choice(2.0, "error detection", {})
 
-    monkeypatch.setattr("qipf.field.estimator.choose_factor", spy)
+    monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
     labels = train.argmax(1)
     labels[::7] = (labels[::7] + 1) % 10
     field = QIPF(max_centers=300, reduction="random").fit(train, labels)
@@ -67,7 +67,7 @@ def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(monkeypa
 
         return Choice(2.0, "likelihood", {})
 
-    monkeypatch.setattr("qipf.field.estimator.choose_factor", spy)
+    monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
     field = QIPF(max_centers=100, reduction="coreset").fit(train)
     held = {row.tobytes() for row in seen["held_out"]}
     assert len(held) == 160
@@ -101,7 +101,7 @@ def test_weights_and_spread_enter_every_score(train, test):
     np.testing.assert_allclose(field.potential(test) - field.ground_energy_, K, rtol=1e-4)
     # the same on a device seen for the first time, and after a pickle
     scores = field.uncertainty(test)
-    field._fields.clear()
+    field._engines.clear()
     np.testing.assert_array_equal(field.uncertainty(test), scores)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(field)).uncertainty(test), scores)
 
@@ -138,6 +138,7 @@ def test_partial_fit_equals_fit_however_the_rows_are_cut(every, criterion, cuts,
     for start, stop in itertools.pairwise(edges):
         if start < stop:
             parts.partial_fit(rows[start:stop], labels[start:stop])
+    parts.build()
     for name in LEARNED:
         np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
     assert parts.n_samples_seen_ == whole.n_samples_seen_ == 800
@@ -174,7 +175,7 @@ def test_a_refused_batch_leaves_the_field_as_it_was(train, test):
     for rows, labels, message in (
         (train[400:], None, "This batch lacks labels, unlike those before it. Label all batches"),
         (train[400:, :3], train[400:, :3].argmax(1), "X has 3 features, but QIPF is expecting 10"),
-        (train[400:], train[401:].argmax(1), "y must have shape (400,), one entry"),
+        (train[400:], train[401:].argmax(1), "y must have shape (400,)"),
         (train[400:] * np.nan, None, "X has 400 rows with NaN or inf"),
     ):
         with pytest.raises(QIPFInputError, match=re.escape(message)):

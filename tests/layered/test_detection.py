@@ -31,7 +31,7 @@ def judged(request):
     clean, found = digits.test_images / 255, {}
     for angle in (0, 15, 30):
         prediction = model(clean if angle == 0 else corrupt(clean, "rotation", angle))
-        wrong = (prediction.labels != digits.test_labels).numpy()
+        wrong = (prediction.predicted != digits.test_labels).numpy()
         entropy = torch.special.entr(prediction.logits.double().softmax(1)).sum(1)
         found[angle] = roc_auc_score(wrong, prediction.uncertainty), roc_auc_score(wrong, entropy)
     return found

@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.layered import Explanation, LayerPosterior, Neighbor
-from qipf.layered.explanation import doubts
+from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor, doubts
 
 
 def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
     prediction, posteriors = model(fresh), model.posteriors(fresh)
     names = ["softmax", *map(str, model.layers_)]
     for i, told in enumerate(model.explain(fresh)):
-        k = int(prediction.labels[i])
+        k = int(prediction.predicted[i])
         assert told.predicted == k
         assert told.uncertainty == pytest.approx(float(prediction.uncertainty[i]))
         assert told.probability == pytest.approx(float(prediction.probabilities[i, k]))
@@ -31,10 +30,10 @@ def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
 
 
 def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, data):
-    from qipf.network.reading import in_parts
+    from qipf.network.features import run_in_batches
 
     with torch.no_grad():
-        _, rows = in_parts(model.net.eval(), fresh, model.layers_)
+        _, rows = run_in_batches(model.net.eval(), fresh, model.layers_)
     fields = dict(zip(map(str, model.layers_), model.fields_, strict=True))
     read = {str(site): part for site, part in rows.items()}
     posteriors = model.posteriors(fresh)

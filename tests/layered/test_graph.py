@@ -161,10 +161,10 @@ def test_unfitted_is_refused(tmp_path):
 
 def test_a_file_that_scores_otherwise_is_not_written(tmp_path, monkeypatch, conv, conv_file):
     data = conv_file.path.read_bytes()
-    monkeypatch.setattr("qipf.export.converted", lambda *_: data)  # spares the conversion
+    monkeypatch.setattr("qipf.export.onnx.converted", lambda *_: data)  # spares the conversion
     monkeypatch.setattr(
-        "qipf.export.expected_of_layers",
-        lambda uncertainty, logits: checking.expected_of_layers(uncertainty + 0.5, logits),
+        "qipf.network.model.expected",
+        lambda uncertainty, logits: checking.expected(uncertainty + 0.5, logits),
     )
     message = "The file's uncertainty differs from PyTorch's by 0."
     with pytest.raises(QIPFError, match=f"^{re.escape(message)}.*so it was not written"):

@@ -12,8 +12,7 @@ import qipf
 from qipf import LayeredQIPF
 from qipf.layered.mixture import log_odds_of_error
 from qipf.layered.posteriors import posteriors_of
-from qipf.network.features import LayerSite
-from qipf.network.reading import in_parts
+from qipf.network.features import LayerSite, run_in_batches
 from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
 
@@ -22,12 +21,12 @@ def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh
     prediction = model(fresh)
     with torch.no_grad():
         torch.testing.assert_close(prediction.logits, model.net(fresh))
-    assert torch.equal(prediction.labels, prediction.logits.argmax(1))
+    assert torch.equal(prediction.predicted, prediction.logits.argmax(1))
     mixture = torch.einsum("nlc,l->nc", model.posteriors(fresh), model.weights_)
     torch.testing.assert_close(prediction.probabilities, mixture)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(30).double())
     torch.testing.assert_close(
-        prediction.uncertainty, log_odds_of_error(mixture, prediction.labels)
+        prediction.uncertainty, log_odds_of_error(mixture, prediction.predicted)
     )
     assert torch.equal(model.uncertainty(fresh), prediction.uncertainty)
 
@@ -156,7 +155,7 @@ def test_a_data_loader_and_labels_that_are_a_list(net, data, model, fresh):
 
 def test_an_empty_batch(model, fresh):
     empty = model(fresh[:0])
-    assert [tuple(part.shape) for part in (empty.logits, empty.labels, empty.uncertainty)] == [
+    assert [tuple(part.shape) for part in (empty.logits, empty.predicted, empty.uncertainty)] == [
         (0, 3), (0,), (0,),
     ]  # fmt: skip
     assert model.log_density(fresh[:0]).shape == (0, 2)
@@ -250,7 +249,7 @@ def test_the_names_are_public():
 def test_autocast_does_not_reach_the_fields(model, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = model.posteriors(fresh)
-        logits, rows = in_parts(model.net, fresh, model.layers_)
+        logits, rows = run_in_batches(model.net, fresh, model.layers_)
     expected = posteriors_of(logits, rows, model._fields())[0]
     assert torch.equal(found, expected)
 

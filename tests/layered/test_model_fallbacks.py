@@ -18,7 +18,7 @@ def assert_alone(model, inputs):
     prediction = model(inputs)
     softmax = prediction.logits.double().softmax(1)
     torch.testing.assert_close(
-        prediction.uncertainty, log_odds_of_error(softmax, prediction.labels)
+        prediction.uncertainty, log_odds_of_error(softmax, prediction.predicted)
     )
     assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
     assert model.log_density(inputs).shape == (len(inputs), 0)

@@ -36,7 +36,7 @@ def test_false_alarms_over_long_clean_streams_are_at_most_alpha():
     lowest = []
     for k in range(streams):
         calibration, stream = clean(rng, *designs[k % 4][:1], length, designs[k % 4][1])
-        verdict = ShiftMonitor(calibration, window=1, random_state=k).update(stream)
+        verdict = ShiftMonitor(calibration, window=1, random_state=k).update_scores(stream)
         assert verdict.seen == length
         assert verdict.alarm == (verdict.p_value <= 0.01)
         lowest.append(verdict.p_value)
@@ -75,13 +75,13 @@ def test_a_change_is_detected_soon_and_dated(size, change, soon):
 
 def test_a_small_shift_from_the_start_is_detected(rng):
     monitor = ShiftMonitor(Calibration(rng.normal(size=5000)))
-    assert monitor.update(rng.normal(loc=0.25, size=2000)).alarm
+    assert monitor.update_scores(rng.normal(loc=0.25, size=2000)).alarm
 
 
 def test_the_alarm_stays(rng):
     monitor = ShiftMonitor(Calibration(rng.normal(size=500)))
-    first = monitor.update(rng.normal(loc=4, size=50))
-    later = monitor.update(rng.normal(size=5000))
+    first = monitor.update_scores(rng.normal(loc=4, size=50))
+    later = monitor.update_scores(rng.normal(size=5000))
     assert first.alarm
     assert (later.alarm, later.alarm_at) == (True, first.alarm_at)
     assert later.change_point == first.change_point
@@ -94,17 +94,17 @@ def test_one_by_one_is_batch_by_batch_to_the_last_bit(rng):
     stream[[5, 900]] = np.nan
     whole, singly, pieces = (ShiftMonitor(calibration, window=64) for _ in range(3))
     for score in stream:
-        singly.update(score)
+        singly.update_scores(score)
     for part in np.split(stream, [1, 20, 20, 1100, 1499]):
-        pieces.update(part)
-    assert whole.update(stream) == singly.verdict() == pieces.verdict()
+        pieces.update_scores(part)
+    assert whole.update_scores(stream) == singly.verdict() == pieces.verdict()
 
 
 def test_the_seed_decides_ties_and_nothing_else(rng):
     calibration, stream = Calibration(rng.normal(size=99)), rng.normal(size=99)
     first, same, other = (ShiftMonitor(calibration, random_state=seed) for seed in (1, 1, 2))
-    assert first.update(stream) == same.update(stream)
-    assert first.verdict().log_evidence != other.update(stream).log_evidence
+    assert first.update_scores(stream) == same.update_scores(stream)
+    assert first.verdict().log_evidence != other.update_scores(stream).log_evidence
     assert first.verdict().window == other.verdict().window
 
 
@@ -117,9 +117,9 @@ def test_memory_does_not_grow(rng):
         held += [state.recent, state.abstained_recent]
         return sum(np.size(value) for value in held)
 
-    monitor.update(rng.normal(size=200))
+    monitor.update_scores(rng.normal(size=200))
     before = numbers()
-    monitor.update(rng.normal(size=20_000))
+    monitor.update_scores(rng.normal(size=20_000))
     assert numbers() == before < 6000
     state = monitor._state
     assert (state.recent.base, state.abstained_recent.base) == (None, None)  # no views
@@ -129,20 +129,20 @@ def test_the_window_holds_the_last_predictions(rng):
     calibration = Calibration(rng.normal(size=300), rng.uniform(size=300) < 0.2)
     monitor, stream = ShiftMonitor(calibration, window=50), rng.normal(size=120)
     stream[[100, 119]] = np.nan, np.inf
-    verdict = monitor.update(stream)
+    verdict = monitor.update_scores(stream)
     estimate = AccuracyEstimator.of(calibration).estimate(stream[-50:])
     assert verdict.accuracy == estimate
     assert verdict.window.count == 50
     assert (verdict.window.abstained, verdict.abstained) == (2, 2)
-    assert monitor.update(rng.normal(size=50)).window.abstained == 0
+    assert monitor.update_scores(rng.normal(size=50)).window.abstained == 0
     assert monitor.verdict().abstained == 2
 
 
 def test_predictions_rejected_by_the_rule_are_abstained_from(rng):
     calibration = Calibration(rng.uniform(size=100))
     monitor = ShiftMonitor(calibration, rule=lambda u: u <= 0.5)
-    assert monitor.update([0.1, 0.9, np.nan, 0.5]).abstained == 2
-    assert ShiftMonitor(calibration).update([0.1, 0.9, np.nan, 0.5]).abstained == 1
+    assert monitor.update_scores([0.1, 0.9, np.nan, 0.5]).abstained == 2
+    assert ShiftMonitor(calibration).update_scores([0.1, 0.9, np.nan, 0.5]).abstained == 1
 
 
 def test_before_anything_was_seen():
@@ -154,7 +154,7 @@ def test_before_anything_was_seen():
 
 def test_a_verdict_is_plain_json(rng):
     monitor = ShiftMonitor(Calibration(rng.normal(size=50), np.zeros(50)))
-    told = monitor.update([np.nan, 1.0]).as_dict()
+    told = monitor.update_scores([np.nan, 1.0]).as_dict()
     assert json.loads(json.dumps(told, allow_nan=False)) == told
 
 
@@ -175,13 +175,13 @@ def field(uncalibrated):
 def test_logits_are_scored_by_the_model(field):
     stream = make_logits(100, seed=5)
     by_logits, by_uncertainty = (ShiftMonitor(field, rule=np.isfinite) for _ in range(2))
-    expected = by_uncertainty.update(field.uncertainty(stream.numpy()))
-    assert by_logits.update_logits(stream) == expected
+    expected = by_uncertainty.update_scores(field.uncertainty(stream.numpy()))
+    assert by_logits.update(stream) == expected
     corrupted = stream.numpy().copy()
     corrupted[3, 0], corrupted[7, 1] = np.nan, np.inf
     assert np.flatnonzero(np.isnan(by_logits.uncertainty(corrupted))).tolist() == [3, 7]
-    assert by_logits.update_logits(corrupted).abstained == 2
-    assert by_logits.update_logits(torch.full((10,), torch.nan)).abstained == 3
+    assert by_logits.update(corrupted).abstained == 2
+    assert by_logits.update(torch.full((10,), torch.nan)).abstained == 3
     assert by_logits.seen == 201
 
 
@@ -194,14 +194,14 @@ def test_any_model_with_a_calibration_and_uncertainty_can_be_monitored(rng):
 
     rows = rng.normal(size=(20, 3))
     monitor, expected = ShiftMonitor(Model()), ShiftMonitor(Model.calibration_)
-    assert monitor.update_logits(rows) == expected.update(rows.sum(axis=1))
+    assert monitor.update(rows) == expected.update_scores(rows.sum(axis=1))
     assert monitor.model_digest == expected.model_digest
 
 
 def test_float16_logits_are_scored_as_float32(field):
     narrow = make_logits(20, seed=5).bfloat16()
     one, other = ShiftMonitor(field), ShiftMonitor(field)
-    assert one.update_logits(narrow) == other.update_logits(narrow.float())
+    assert one.update(narrow) == other.update(narrow.float())
 
 
 def test_batches_change_last_bits_of_scores_but_no_rank(uncalibrated, rng):
@@ -213,8 +213,8 @@ def test_batches_change_last_bits_of_scores_but_no_rank(uncalibrated, rng):
     stream = distinct[rng.integers(0, 3, 60)]
     singly, whole = ShiftMonitor(calibrated), ShiftMonitor(calibrated)
     for row in stream:
-        singly.update_logits(row)
-    verdict, alone = whole.update_logits(stream), singly.verdict()
+        singly.update(row)
+    verdict, alone = whole.update(stream), singly.verdict()
     assert not verdict.alarm
     assert alone.log_evidence == verdict.log_evidence
     assert (alone.p_value, alone.window) == (verdict.p_value, verdict.window)
@@ -227,7 +227,7 @@ def test_scores_off_by_the_rounding_of_a_batch_raise_no_alarm(rng):
     noise = 1 + 4e-6 * rng.uniform(-1, 1, size=300)
     exact = ShiftMonitor(monitor.calibration)
     drawn = kinds[rng.integers(0, 3, 300)]
-    noisy, verdict = monitor.update(drawn * noise), exact.update(drawn)
+    noisy, verdict = monitor.update_scores(drawn * noise), exact.update_scores(drawn)
     assert not noisy.alarm
     assert noisy == verdict
 
@@ -235,12 +235,12 @@ def test_scores_off_by_the_rounding_of_a_batch_raise_no_alarm(rng):
 def test_the_rule_is_never_called_with_nan_and_only_once(field):
     """Warnings are errors here: called with NaN, an accept rule would warn."""
     monitor = ShiftMonitor(field)
-    verdict = monitor.update([np.nan])
+    verdict = monitor.update_scores([np.nan])
     assert (verdict.seen, verdict.abstained, verdict.window.abstained) == (1, 1, 1)
-    assert monitor.update([np.nan, 0.0, np.inf]).abstained == 3
+    assert monitor.update_scores([np.nan, 0.0, np.inf]).abstained == 3
     calls = []
     counted = ShiftMonitor(field, rule=lambda u: calls.append(list(u)) or u < 0.5)
-    assert counted.update([0.25, np.nan, 0.75]).abstained == 2
+    assert counted.update_scores([0.25, np.nan, 0.75]).abstained == 2
     assert calls == [[0.25, 0.75]]
 
 
@@ -250,13 +250,13 @@ def test_a_failing_rule_counts_nothing(rng):
 
     monitor = ShiftMonitor(Calibration(rng.normal(size=50)), rule=failing)
     with pytest.raises(RuntimeError):
-        monitor.update([1.0])
+        monitor.update_scores([1.0])
     assert monitor.seen == 0
 
 
 def test_the_model_s_own_rule_is_the_default(field):
     stream = field.uncertainty(make_logits(100, seed=6).numpy())
-    verdict = ShiftMonitor(field).update(stream)
+    verdict = ShiftMonitor(field).update_scores(stream)
     assert verdict.abstained == int((~field.rule_(stream)).sum())
     assert verdict.accuracy is not None
 
@@ -285,11 +285,11 @@ def test_invalid_input_is_rejected_and_not_counted(uncalibrated, field):
         ShiftMonitor([1.0])
     monitor, own = ShiftMonitor(Calibration([1.0])), ShiftMonitor(field)
     for call, message in [
-        (lambda: monitor.update_logits([[1.0]]), "made from a Calibration"),
-        (lambda: monitor.update([[1.0]]), "one dimension"),
-        (lambda: own.update_logits([["a"]]), "real numbers"),
-        (lambda: own.update_logits([[1.0], [1.0, 2.0]]), "not an array of numbers"),
-        (lambda: own.update_logits(np.full((2, 3), np.nan)), "rows of 10 numbers"),
+        (lambda: monitor.update([[1.0]]), "made from a Calibration"),
+        (lambda: monitor.update_scores([[1.0]]), "one dimension"),
+        (lambda: own.update([["a"]]), "real numbers"),
+        (lambda: own.update([[1.0], [1.0, 2.0]]), "not an array of numbers"),
+        (lambda: own.update(np.full((2, 3), np.nan)), "rows of 10 numbers"),
     ]:
         with pytest.raises(QIPFInputError, match=message):
             call()
@@ -298,7 +298,7 @@ def test_invalid_input_is_rejected_and_not_counted(uncalibrated, field):
 
 def test_an_interrupted_update_counts_nothing(rng, monkeypatch):
     monitor = ShiftMonitor(Calibration(rng.normal(size=50)))
-    before = monitor.update(rng.normal(size=10))
+    before = monitor.update_scores(rng.normal(size=10))
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -306,6 +306,6 @@ def test_an_interrupted_update_counts_nothing(rng, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("qipf.monitor.martingale.Martingale.add", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            monitor.update(rng.normal(size=10))
+            monitor.update_scores(rng.normal(size=10))
     assert monitor.verdict() == before
     assert monitor._state.p_values.seen == 10

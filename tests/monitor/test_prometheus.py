@@ -17,7 +17,7 @@ from qipf.monitor.watch import Report
 @pytest.fixture
 def verdict(rng):
     monitor = ShiftMonitor(Calibration(rng.normal(size=300), rng.uniform(size=300) < 0.1))
-    return monitor.update(np.append(rng.normal(loc=3, size=60), np.nan))
+    return monitor.update_scores(np.append(rng.normal(loc=3, size=60), np.nan))
 
 
 def scraped(port):

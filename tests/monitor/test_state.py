@@ -33,12 +33,12 @@ def test_a_loaded_monitor_continues_exactly(rng, calibration, path):
     stream = rng.normal(loc=0.15, size=2000)
     stream[70] = np.nan
     whole = ShiftMonitor(calibration, alpha=0.2, window=77, random_state=3)
-    expected = [whole.update(part) for part in np.array_split(stream, 40)]
+    expected = [whole.update_scores(part) for part in np.array_split(stream, 40)]
     monitor, found = ShiftMonitor(calibration, alpha=0.2, window=77, random_state=3), []
     for part in np.array_split(stream, 40):
         monitor.save(path)
         monitor = ShiftMonitor.load(path, calibration)
-        found.append(monitor.update(part))
+        found.append(monitor.update_scores(part))
     assert found == expected
     assert expected[-1].alarm
     monitor.save(path)
@@ -54,7 +54,7 @@ def test_notes_and_parameters_come_back(calibration, path):
     loaded = ShiftMonitor.load(path, calibration, rule=lambda u: u < 0)
     assert (loaded.alpha, loaded.window, loaded.random_state) == (0.03, 5, 9)
     assert loaded.notes == {"line": 17, "file": "a.csv"}
-    assert loaded.update([1.0]).abstained == 1
+    assert loaded.update_scores([1.0]).abstained == 1
     monitor.notes = {"line": 1.5}
     with pytest.raises(QIPFInputError, match="notes must be a dict"):
         monitor.save(path)
@@ -62,13 +62,13 @@ def test_notes_and_parameters_come_back(calibration, path):
 
 def test_abstentions_are_saved_whatever_the_later_rule(calibration, path):
     monitor = ShiftMonitor(calibration, window=4, rule=lambda u: u <= 0)
-    before = monitor.update([-1.0, 1.0, np.nan, 2.0, -2.0])
+    before = monitor.update_scores([-1.0, 1.0, np.nan, 2.0, -2.0])
     monitor.save(path)
     loaded = ShiftMonitor.load(path, calibration, rule=lambda u: u > 0)
     assert loaded.verdict() == before
     assert (before.window.abstained, before.abstained) == (3, 3)
     # 2 by the first rule, -1 by the second
-    assert loaded.update([1.0, -1.0]).window.abstained == 2
+    assert loaded.update_scores([1.0, -1.0]).window.abstained == 2
 
 
 def test_another_model_or_calibration_is_rejected(path, tmp_path):
@@ -112,7 +112,7 @@ def test_a_model_calibrated_or_fitted_again_is_another_model(path):
 def forged(path, calibration, header=None, arrays=None):
     """The file with other content, and a digest that fits it."""
     monitor = ShiftMonitor(calibration, window=10)
-    monitor.update(np.random.default_rng(5).normal(size=25))
+    monitor.update_scores(np.random.default_rng(5).normal(size=25))
     monitor.save(path)
     head, parts = read_file(path)
     path.write_bytes(encode(head | (header or {}), parts | (arrays or {})))
@@ -196,7 +196,7 @@ def test_a_failed_save_leaves_the_file_before_it(path, calibration, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monitor.update([1.0])
+    monitor.update_scores([1.0])
     monkeypatch.setattr("qipf.io.atomic.os.fsync", full)
     with pytest.raises(QIPFError, match="No space left on device"):
         monitor.save(path)
@@ -224,4 +224,4 @@ def test_states_of_every_format_version_stay_loadable(path):
     assert monitor.notes == told["notes"]
     close(monitor.verdict().as_dict(), told["verdict"])
     assert told["verdict"]["alarm"]
-    close(monitor.update(told["more"]).as_dict(), told["verdict_after_more"])
+    close(monitor.update_scores(told["more"]).as_dict(), told["verdict_after_more"])

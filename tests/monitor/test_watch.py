@@ -73,7 +73,7 @@ def test_the_verdicts_are_those_of_the_library(field, stream):
     rows[40] = np.nan
     rows = np.delete(rows, [10, 29], axis=0)
     monitor = ShiftMonitor(field, window=10)
-    expected = [monitor.update_logits(part) for part in np.split(rows, range(10, 55, 10))]
+    expected = [monitor.update(part) for part in np.split(rows, range(10, 55, 10))]
     assert [report.verdict for report in watch(field, stream)[0]] == expected
 
 

@@ -18,9 +18,9 @@ from qipf.network.features import (
     mean_pooling,
     named_sites,
     recorded,
+    run_in_batches,
     run_once,
 )
-from qipf.network.reading import in_parts, passed
 
 
 def numbers(*shape, seed=0):
@@ -152,7 +152,7 @@ def test_a_transformer():
     sites = sites_of(Tokens(), numbers(2, 6, 5))
     assert sites[-1] == LayerSite("head", "input")
     assert {site.layer for site in sites} >= {"block.linear1", "block.linear2", "head"}
-    logits, rows = passed(Tokens().eval(), numbers(4, 6, 5), sites)
+    logits, rows = run_in_batches(Tokens().eval(), numbers(4, 6, 5), sites)
     assert logits.shape == (4, 3)
     assert rows[LayerSite("block.linear2", "input")].shape == (4, 16)
 
@@ -183,7 +183,9 @@ def test_near_names_are_offered():
 
 def test_rows_are_what_the_layers_read_and_gave():
     net, images = lenet().eval(), numbers(5, 1, 8, 8)
-    logits, rows = passed(net, images, [LayerSite("6", "input"), LayerSite("6"), LayerSite("0")])
+    logits, rows = run_in_batches(
+        net, images, [LayerSite("6", "input"), LayerSite("6"), LayerSite("0")]
+    )
     flat = net[:6](images)
     torch.testing.assert_close(logits, net(images))
     torch.testing.assert_close(rows[LayerSite("6", "input")], flat)
@@ -194,7 +196,7 @@ def test_rows_are_what_the_layers_read_and_gave():
 def test_an_activation_in_place_does_not_reach_the_rows():
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
     inputs = numbers(5, 4)
-    _, rows = passed(net, inputs, [LayerSite("0")])
+    _, rows = run_in_batches(net, inputs, [LayerSite("0")])
     torch.testing.assert_close(rows[LayerSite("0")], net[0](inputs))
     assert (rows[LayerSite("0")] < 0).any()
 
@@ -202,7 +204,7 @@ def test_an_activation_in_place_does_not_reach_the_rows():
 def test_a_line_of_channels_is_averaged_over_its_places():
     net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3))
     inputs = numbers(5, 2, 8)
-    _, rows = passed(net, inputs, [LayerSite("0")])
+    _, rows = run_in_batches(net, inputs, [LayerSite("0")])
     assert rows[LayerSite("0")].shape == (5, 4 * 6)
     torch.testing.assert_close(rows[LayerSite("0")], net[0](inputs).flatten(1))
 
@@ -210,16 +212,16 @@ def test_a_line_of_channels_is_averaged_over_its_places():
 def test_parts_are_the_whole(monkeypatch):
     net, images = lenet().eval(), numbers(5, 1, 8, 8)
     sites = [LayerSite("3", "input"), LayerSite("6")]
-    whole = passed(net, images, sites)
-    monkeypatch.setattr("qipf.network.reading.ROWS", 2)
-    logits, rows = in_parts(net, images, sites)
+    whole = run_in_batches(net, images, sites)
+    monkeypatch.setattr("qipf.network.features.BATCH", 2)
+    logits, rows = run_in_batches(net, images, sites)
     torch.testing.assert_close(logits, whole[0])
     for site in sites:
         torch.testing.assert_close(rows[site], whole[1][site])
 
 
 def test_no_examples():
-    logits, rows = in_parts(
+    logits, rows = run_in_batches(
         lenet().eval(), numbers(0, 1, 8, 8), [LayerSite("3", "input"), LayerSite("8")]
     )
     assert logits.shape == (0, 3)
@@ -253,7 +255,7 @@ class Spare(Twice):
 def test_layers_that_cannot_be_used(net, shape, layer, message):
     net = net()
     with pytest.raises(QIPFInputError, match=f"{message}.* Name other layers"):
-        passed(net, numbers(*shape), [LayerSite(layer)])
+        run_in_batches(net, numbers(*shape), [LayerSite(layer)])
     with pytest.raises(QIPFInputError, match="Another way"):
         run_once(
             net, lambda: net(numbers(*shape)), [LayerSite(layer)], mean_pooling, "Another way."

@@ -11,8 +11,8 @@ from torch import nn
 
 import qipf
 from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, QIPFWarning
+from qipf.io.schema import FORMAT_VERSION
 from qipf.network.features import LayerSite
-from qipf.storage.restoring import FORMAT_VERSION
 from qipf.storage.save_load import describe, fingerprint, load_field
 from tests.cli.commands import run
 from tests.storage.forged_files import changed, saved

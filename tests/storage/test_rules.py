@@ -85,7 +85,7 @@ def test_a_wrapped_model_keeps_its_rule(tmp_path):
     inputs = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
     model = qipf.wrap(net, field=QIPF(bandwidth=1.0)).fit([inputs[:100]])
     held_out = inputs[100:]
-    model.calibrate([(held_out, model(held_out).labels)]).field.accept_rule(max_risk=0.05)
+    model.calibrate([(held_out, model(held_out).predicted)]).field.accept_rule(max_risk=0.05)
     qipf.save(model, tmp_path / "model.qipf")
     loaded = qipf.load(tmp_path / "model.qipf", net)
     assert torch.equal(loaded(inputs).accepted, model(inputs).accepted)

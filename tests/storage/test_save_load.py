@@ -10,8 +10,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.field.estimator import LEARNED
-from qipf.storage.restoring import FITTED
+from qipf.field.state import FITTED
 from qipf.storage.save_load import describe, fingerprint, load_field
 from tests.conftest import make_logits
 from tests.storage.forged_files import changed, saved
@@ -64,14 +63,14 @@ def test_a_field_comes_back_to_the_last_bit(tmp_path, dtype, parameters):
     same(field, loaded, QUERIES.astype(dtype))
     expected = {**field.get_params(), "orders": tuple(field.orders)}
     assert loaded.get_params() == expected
-    for name in (*LEARNED, "n_features_in_", "n_samples_seen_"):
+    for name in (*field.learned, "n_features_in_", "n_samples_seen_"):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(field, name))
     assert loaded.centers_.dtype == dtype
 
 
 def test_the_file_holds_everything_a_field_learns():
     assert {f"{name}_" for name in FITTED} | {"centers_", "log_weights_"} == (
-        set(LEARNED) | {"n_samples_seen_"}
+        set(QIPF().learned) | {"n_samples_seen_"}
     )
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import qipf
+from qipf.io.schema import FORMAT_VERSION
 from qipf.monitor import state as monitor_state
-from qipf.storage.restoring import FORMAT_VERSION
 from tests.conftest import make_logits
 
 HERE = Path(__file__).parent
@@ -86,8 +86,8 @@ def write_monitor() -> None:
     field, random = watched_field(), np.random.default_rng(0)
     monitor = qipf.ShiftMonitor(field, alpha=0.05, window=30, random_state=7)
     scores = field.calibration_.scores
-    monitor.update(random.choice(scores, 60))
-    monitor.update(np.append(random.choice(scores[-60:], 40), np.nan))
+    monitor.update_scores(random.choice(scores, 60))
+    monitor.update_scores(np.append(random.choice(scores[-60:], 40), np.nan))
     monitor.notes = {"input": "standard input", "line": 104, "bad_lines": 3, "verdicts": 4}
     path = HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf"
     monitor.save(path)
@@ -95,7 +95,7 @@ def write_monitor() -> None:
     answers = {
         "verdict": monitor.verdict().as_dict(),
         "more": more.tolist(),
-        "verdict_after_more": monitor.update(more).as_dict(),
+        "verdict_after_more": monitor.update_scores(more).as_dict(),
         "notes": monitor.notes,
     }
     path.with_suffix(".verdicts").write_text(json.dumps(answers, allow_nan=False))

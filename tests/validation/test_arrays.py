@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.validation.arrays import given_back, require_finite
+from qipf.validation.arrays import as_given, require_finite
 
 
 def test_finite_rows_pass_even_where_their_sum_is_not():
@@ -37,5 +37,5 @@ def test_infinities_that_cancel_are_found():
 
 def test_what_comes_in_goes_out():
     values = torch.ones(2)
-    assert given_back(values, torch.zeros(1)) is values
-    np.testing.assert_array_equal(given_back(values, [0.0]), np.ones(2))
+    assert as_given(values, torch.zeros(1)) is values
+    np.testing.assert_array_equal(as_given(values, [0.0]), np.ones(2))

@@ -1,24 +1,201 @@
-"""From an uncertainty to an action: thresholds with guarantees."""
+"""Accept rules: thresholds on the uncertainty with a guaranteed error rate or coverage."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtrc
+from torch import Tensor
 
-from qipf.calibration.fixed_sequence import certified_ranks
+from qipf.calibration.fixed_sequence import certified_ranks, fewest
+from qipf.calibration.quantization import highest, rounded
 from qipf.calibration.risk_coverage import upper_bound
-from qipf.calibration.rule import EVERYTHING, AcceptRule
-from qipf.errors import QIPFInputError
-from qipf.validation.scores import checked_outcomes, checked_share
+from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.validation.scores import checked_outcomes, checked_scores, checked_share
 
-__all__ = ["AcceptRule", "accept_rule"]
-
-#: A lower risk would take billions of held-out predictions.
+#: Smallest `max_risk`; a lower one would take billions of held-out predictions.
 LEAST_RISK = 1e-9
+
+#: The threshold of a rule that accepts every finite uncertainty.
+EVERYTHING = sys.float_info.max
+
+_SHIFT = (
+    "The guarantee holds for data like the held-out data. It does not hold for shifted data: "
+    "accepted predictions may then be wrong more often. Monitor for shift, and make a new rule "
+    "from data like the new data."
+)
+
+
+class Tally(NamedTuple):
+    """Counts of predictions by what a rule does with them."""
+
+    accepted: int
+    abstained: int  # including unusable ones
+    unusable: int  # uncertainty NaN or infinite
+
+
+@dataclass(frozen=True)
+class AcceptRule:
+    """Accept predictions up to a threshold of uncertainty, abstain from the others.
+
+    Made by `qipf.accept_rule`. Called with uncertainties, it returns a boolean mask of the same
+    kind (an array, or a tensor on its device), true where the prediction is accepted. NaN and
+    infinite uncertainties are never accepted: a `QIPFWarning` gives their number, and `tally`
+    counts them.
+
+    The guarantee holds, with `confidence`, for data like the held-out data (independent, from the
+    same population). It says nothing about shifted data, where accepted predictions may be wrong
+    more often than `risk_bound`.
+    """
+
+    threshold: float  # accept up to here, ties included; -inf abstains from all predictions
+    risk_bound: float  # certified error rate among accepted predictions; 1 if none is certified
+    confidence: float
+    held_out: int  # predictions that the rule was made from
+    accepted: int  # accepted ones among them
+    errors: int  # wrong ones among the accepted
+    max_risk: float | None  # the requested error rate, or
+    min_coverage: float | None  # the requested coverage
+    reachable_risk: float | None = None  # if nothing is certified: smallest max_risk that would be
+
+    def __post_init__(self) -> None:
+        _check_rule(self)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the data support any bound on the error rate of what is accepted."""
+        return self.risk_bound < 1
+
+    @property
+    def coverage(self) -> float:
+        """Share of the held-out predictions that is accepted."""
+        return self.accepted / self.held_out
+
+    @property
+    def risk(self) -> float:
+        """Error rate among the accepted held-out predictions; NaN if none is accepted."""
+        return self.errors / self.accepted if self.accepted else math.nan
+
+    @overload
+    def __call__(self, uncertainty: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, uncertainty: ArrayLike) -> NDArray[np.bool_]: ...
+    def __call__(self, uncertainty: Any) -> Any:  # (n,)
+        """True where the prediction is accepted."""
+        accept, usable = self._decided(uncertainty)
+        unusable = (~usable).nonzero()
+        rows = unusable.flatten() if isinstance(unusable, Tensor) else unusable[0]
+        if len(rows):
+            warnings.warn(
+                f"{len(rows)} of {len(usable)} uncertainties are NaN or infinite (first: row "
+                f"{int(rows[0])}); the rule abstains from these predictions.",
+                QIPFWarning,
+                stacklevel=2,
+            )
+        return accept
+
+    def tally(self, uncertainty: Any) -> Tally:
+        """Count the predictions that are accepted, abstained from, and unusable.
+
+        >>> rule = accept_rule(np.linspace(0, 1, 400), np.zeros(400, bool))
+        >>> rule.tally([0.5, np.nan, 7.0])
+        Tally(accepted=1, abstained=2, unusable=1)
+        """
+        accept, usable = self._decided(uncertainty)
+        accepted = int(accept.sum())
+        return Tally(accepted, len(accept) - accepted, len(usable) - int(usable.sum()))
+
+    def _decided(self, uncertainty: Any) -> tuple[Any, Any]:
+        """Two masks of the same kind as the uncertainty: accepted, and finite."""
+        if isinstance(uncertainty, Tensor):
+            if uncertainty.is_complex() or uncertainty.ndim > 1:
+                checked_scores(uncertainty, "uncertainty")  # raises
+            scores = uncertainty.detach().reshape(-1).double()  # a float32 threshold would round
+            usable = torch.isfinite(scores)
+            return usable & (scores <= self.threshold), usable
+        values = checked_scores(uncertainty, "uncertainty")
+        finite = np.isfinite(values)
+        return finite & (values <= self.threshold), finite
+
+    def __str__(self) -> str:
+        return "\n".join([self._action(), *self._grounds(), *[_SHIFT][: self.accepted]])
+
+    def _action(self) -> str:
+        if self.accepted == 0:
+            return "No threshold can be certified: abstain from all predictions."
+        if self.threshold >= EVERYTHING:
+            return "Accept every prediction."
+        return f"Accept predictions with an uncertainty of at most {self.threshold:.6g}."
+
+    def _grounds(self) -> list[str]:
+        sure = f"With {_percent(self.confidence)} confidence"
+        if self.max_risk is not None and not self.certified:
+            return [
+                f"Requested: at most {_percent(self.max_risk)} wrong among the accepted, "
+                f"with {_percent(self.confidence)} confidence.",
+                self._remedy(self.max_risk),
+            ]
+        wrong = f"at most {_percent(self.risk_bound)} of the accepted predictions are wrong"
+        if self.min_coverage is not None:
+            wrong = f"at least {_percent(self.min_coverage)} are accepted, and {wrong}"
+        return [
+            f"{sure}, {wrong}.",
+            f"Made from {self.held_out:,} held-out predictions: {self.accepted:,} of them "
+            f"({_percent(self.coverage)}) are accepted; wrong among these: {self.errors:,} "
+            f"({_percent(self.risk)}).",
+        ]
+
+    def _remedy(self, max_risk: float) -> str:
+        least = fewest(0, max_risk, 1 - self.confidence)
+        if self.held_out < least:
+            reason = (
+                f"There are {self.held_out:,} held-out predictions; {least:,} are needed even if "
+                "none of them is wrong."
+            )
+        else:
+            reason = (
+                f"Even the least uncertain of {self.held_out:,} held-out predictions are wrong too "
+                "often, or are too few. Pass more of them, or allow a higher risk."
+            )
+        if self.reachable_risk is None:
+            return reason
+        return f"{reason} max_risk={self.reachable_risk:g}, if requested at first, is certified."
+
+
+def _check_rule(rule: AcceptRule) -> None:
+    """Raise `QIPFInputError` if the values of a rule contradict each other."""
+    for name in ("held_out", "accepted", "errors"):
+        if type(getattr(rule, name)) is not int:
+            _reject(rule, name, "must be an integer")
+    if not 0 <= rule.errors <= rule.accepted <= rule.held_out or rule.held_out == 0:
+        _reject(rule, "errors", "must not exceed accepted, nor that held_out")
+    for name in ("max_risk", "min_coverage", "reachable_risk", "confidence", "risk_bound"):
+        value = getattr(rule, name)
+        if value is None and name not in ("confidence", "risk_bound"):
+            continue
+        if not isinstance(value, float) or not 0 < value <= 1:
+            _reject(rule, name, "must be a number above 0, up to 1")
+    if (rule.max_risk is None) == (rule.min_coverage is None):
+        _reject(rule, "max_risk", "or min_coverage must be given, not both")
+    if not isinstance(rule.threshold, float) or math.isnan(rule.threshold):
+        _reject(rule, "threshold", "must be a number")
+    if math.isinf(rule.threshold) != (rule.accepted == 0) or rule.threshold == math.inf:
+        _reject(rule, "threshold", "must be finite, or -inf where nothing is accepted")
+
+
+def _reject(rule: AcceptRule, name: str, expected: str) -> None:
+    raise QIPFInputError(f"An accept rule's {name} {expected}, got {getattr(rule, name)!r}.")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
 
 
 def accept_rule(
@@ -29,28 +206,26 @@ def accept_rule(
     *,
     min_coverage: float | None = None,
 ) -> AcceptRule:
-    r"""A threshold with a guarantee, from held-out predictions whose errors are known.
+    r"""Make a threshold with a guarantee from held-out predictions whose errors are known.
 
     With `max_risk`: with probability `confidence` over the draw of the held-out set, the error rate
-    among accepted predictions is at most `max_risk`, for data like the held-out ones; of the
-    thresholds that can be certified, the one that accepts most. Ranks are tested
-    by the exact binomial tail, from the first that any data could certify on, in a sequence fixed
-    beforehand (`qipf.calibration.fixed_sequence` says why that holds, and why it was preferred to splitting the
-    data). If none can be certified the rule abstains from
-    everything, and `print(rule)` says what would help.
+    among accepted predictions is at most `max_risk`, for data like the held-out data. Of all
+    thresholds that can be certified the rule takes the one that accepts most
+    (`qipf.calibration.fixed_sequence` explains the test). If none can be certified the rule
+    abstains from all predictions, and ``print(rule)`` says what would help.
 
     With `min_coverage`: the threshold is the :math:`k`-th smallest held-out uncertainty,
     :math:`k` the smallest for which :math:`P(\mathrm{Bin}(n, c) \ge k) \le \delta/2`, so that at
     least a share :math:`c` is accepted; the error rate is bounded after Clopper and Pearson with
-    the other :math:`\delta/2`, by the worse of the bounds with and without the predictions tied at
+    the other :math:`\delta/2`, by the larger of the bounds with and without the predictions tied at
     the threshold. Both hold together with probability `confidence`.
 
-    Tied uncertainties are accepted or rejected together. Predictions that are not like the
-    held-out ones (shifted data) void the guarantee.
+    Uncertainties are compared as `qipf.calibration.quantization` rounds them; tied ones are
+    accepted or rejected together. The guarantee does not hold for shifted data.
 
     Parameters
     ----------
-    uncertainty : (n,) of held-out predictions: none of them in the field, nor used to tune it.
+    uncertainty : (n,) of held-out predictions, which were not used to fit or tune the model.
     wrong : (n,) booleans, true where the prediction is wrong.
     max_risk : largest error rate among accepted predictions; 0.01 unless `min_coverage` is given.
     confidence : of the guarantee, over the draw of the held-out set.
@@ -67,6 +242,7 @@ def accept_rule(
         raise QIPFInputError("Pass max_risk or min_coverage, not both.")
     confidence = checked_share(confidence, "confidence", 0.95)
     scores, errors = checked_outcomes(uncertainty, wrong)
+    scores = rounded(scores)
     # ties in random order, whatever order the rows came in: see qipf.calibration.fixed_sequence
     order = np.random.default_rng(0).permutation(len(scores))
     order = order[np.argsort(scores[order], kind="stable")]
@@ -91,7 +267,7 @@ def _certified(
     if accepted == 0:
         reachable = _reachable_risk(scores, errors, max_risk, confidence)
     return AcceptRule(
-        threshold=float(scores[accepted - 1]) if accepted else -math.inf,
+        threshold=highest(float(scores[accepted - 1])) if accepted else -math.inf,
         risk_bound=max_risk if accepted else 1.0,
         confidence=confidence,
         held_out=len(scores),
@@ -115,7 +291,7 @@ def _most_accepted(
 def _reachable_risk(
     scores: NDArray[np.float64], errors: NDArray[np.int64], max_risk: float, confidence: float
 ) -> float | None:
-    """The least risk of two digits that would have been certified."""
+    """The smallest risk of two digits that would have been certified."""
     risks = [digits / 10**power for power in range(9, 1, -1) for digits in range(10, 100)]
     risks = [risk for risk in risks if risk > max_risk]
     found, low, high = None, 0, len(risks)
@@ -133,7 +309,7 @@ def _covering(
 ) -> AcceptRule:
     count, half = len(scores), (1 - confidence) / 2
     ranks = np.flatnonzero(bdtrc(np.arange(count), count, min_coverage) <= half) + 1
-    # too few to say where that share ends: accept all, which is more
+    # too few predictions to find the quantile: accept all, which covers more
     threshold = float(scores[ranks[0] - 1]) if len(ranks) else EVERYTHING
     below = int(np.searchsorted(scores, threshold, side="left")) if len(ranks) else count
     accepted = int(np.searchsorted(scores, threshold, side="right"))
@@ -141,7 +317,7 @@ def _covering(
     found = errors.cumsum()[kept - 1]
     bound = float(upper_bound(found, kept, half).max())
     return AcceptRule(
-        threshold=threshold,
+        threshold=highest(threshold) if len(ranks) else EVERYTHING,
         risk_bound=bound,
         confidence=confidence,
         held_out=count,

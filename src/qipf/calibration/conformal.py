@@ -1,26 +1,28 @@
-"""Conformal p-values: how unusual a prediction is among held-out ones, as a share of them."""
+"""Conformal p-values: how unusual a prediction is among held-out predictions."""
 
 from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from qipf.calibration.quantization import rounded
 from qipf.errors import QIPFInputError
-from qipf.validation.arrays import given_back
+from qipf.validation.arrays import as_given
+from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.scores import checked_flags, checked_scores
 
-#: Held-out scores that are kept, at most: 8 MiB of them, p-values down to one in a million.
+#: Largest number of scores that are kept (8 MiB); p-values go down to one in a million.
 MOST_SCORES = 2**20
 
 
 class Calibration:
-    r"""Uncertainties of held-out predictions, against which others are ranked.
+    r"""Uncertainties of a calibration set, against which other predictions are ranked.
 
     With held-out scores :math:`s_1, \dots, s_n` and a new score :math:`s`,
 
@@ -29,8 +31,9 @@ class Calibration:
 
     If the new prediction is exchangeable with the held-out ones, then :math:`P(p \le t) \le t` for
     every :math:`t`, ties or not, and with :math:`u` uniform on (0, 1) the smoothed :math:`p_u` is
-    exactly uniform. Both hold over the draw of the held-out set and the new prediction together;
-    many predictions ranked against the same set share its luck.
+    exactly uniform. Both hold on average over calibration sets: predictions ranked against the
+    same set are not independent of each other. All scores are compared as
+    `qipf.calibration.quantization` rounds them.
 
     Parameters
     ----------
@@ -57,7 +60,7 @@ class Calibration:
     def __init__(self, scores: Any, wrong: Any = None) -> None:
         values = checked_scores(scores, "scores")
         if len(values) == 0:
-            raise QIPFInputError("scores is empty: at least one held-out uncertainty is needed.")
+            raise QIPFInputError("scores is empty: at least one uncertainty is needed.")
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             raise QIPFInputError(
@@ -79,16 +82,18 @@ class Calibration:
         errors = "" if self.wrong is None else f", {int(self.wrong.sum())} of them wrong"
         return f"Calibration({len(self)} scores{errors})"
 
+    @overload
+    def p_values(self, scores: Tensor, uniforms: Any = None) -> Tensor: ...
+    @overload
+    def p_values(self, scores: ArrayLike, uniforms: Any = None) -> NDArray[np.float64]: ...
     def p_values(self, scores: Any, uniforms: Any = None) -> Any:  # (n,)
-        """The p-value of each score; small = unusual.
-
-        NaN, which nobody can rank, gets the smallest p-value there is.
+        """Conformal p-value of each score; small is unusual, NaN gets the smallest.
 
         Parameters
         ----------
-        scores : (n,) uncertainties, an array or a tensor; p-values come back as the same kind.
-        uniforms : (n,) independent uniform numbers in (0, 1), which break ties at random and make
-            the p-values exactly uniform; without them they are conservative.
+        scores : (n,) uncertainties, an array or a tensor; p-values are returned as the same kind.
+        uniforms : (n,) independent uniform numbers in (0, 1) that break ties at random and make
+            the p-values exactly uniform; without them p-values are conservative.
         """
         values = checked_scores(scores, "scores")
         at_least, above = self._counts(values)
@@ -103,23 +108,23 @@ class Calibration:
             if not ((u > 0) & (u < 1)).all():
                 raise QIPFInputError("uniforms must lie strictly between 0 and 1.")
             ranks = above + u * (1.0 + at_least - above)
-        return given_back(torch.from_numpy(ranks / (len(self) + 1.0)), scores)
+        return as_given(torch.from_numpy(ranks / (len(self) + 1.0)), scores)
 
     def _counts(self, values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
-        """How many held-out scores are at least as high as each value, and how many higher."""
-        ranked = np.where(np.isnan(values), np.inf, values)
-        at_least = len(self) - np.searchsorted(self.scores, ranked, side="left")
-        above = len(self) - np.searchsorted(self.scores, ranked, side="right")
+        """How many held-out scores are at least as high as each value, and how many are higher."""
+        ranked, held_out = rounded(values), self.rounded_scores
+        at_least = len(self) - np.searchsorted(held_out, ranked, side="left")
+        above = len(self) - np.searchsorted(held_out, ranked, side="right")
         return at_least, above
 
     @cached_property
     def rounded_scores(self) -> NDArray[np.float64]:  # (n,)
-        """The scores, sorted, as others are compared with them batch by batch (`qipf.calibration.quantization`)."""
+        """The sorted scores as `qipf.calibration.quantization` rounds them."""
         return rounded(self.scores)
 
     @cached_property
     def digest(self) -> str:
-        """A short name for exactly these scores (and errors): who was ranked against them says so.
+        """Digest of the scores and errors.
 
         >>> Calibration([1.0, 2.0]).digest == Calibration([2.0, 1.0]).digest
         True
@@ -130,17 +135,18 @@ class Calibration:
         return digest.hexdigest()
 
 
-def calibration_of(reference: Any) -> Calibration:
-    """The held-out scores of a calibrated field, or those given themselves."""
-    if isinstance(reference, Calibration):
-        return reference
-    calibration = getattr(reference, "calibration_", None)
+def calibration_of(model: Any) -> Calibration:
+    """The calibration set of a calibrated model, or the `Calibration` itself."""
+    if isinstance(model, Calibration):
+        return model
+    calibration = getattr(model, "calibration_", None)
     if isinstance(calibration, Calibration):
         return calibration
-    if hasattr(reference, "calibrate"):
-        raise QIPFInputError(
-            "This field is not calibrated. Call field.calibrate(held_out_logits, labels) first."
+    if hasattr(model, "calibrate"):
+        raise QIPFNotFittedError(
+            f"This {type(model).__name__} is not calibrated. Call calibrate() with held-out data "
+            "first."
         )
     raise QIPFInputError(
-        f"A calibrated field or a Calibration is needed, got {type(reference).__name__}."
+        f"A calibrated model or a Calibration is needed, got {type(model).__name__}."
     )

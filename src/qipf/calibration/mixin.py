@@ -1,75 +1,50 @@
-"""What a field can do once it knows held-out predictions: p-values, and a rule to accept by."""
+"""The verbs that every model shares once it is fitted: calibrate, decide, describe, save."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from qipf.calibration.accept_rule import accept_rule
-from qipf.calibration.conformal import Calibration
-from qipf.calibration.quantization import highest
-from qipf.calibration.rule import EVERYTHING, AcceptRule
+from qipf.calibration.accept_rule import AcceptRule, accept_rule
+from qipf.calibration.conformal import Calibration, calibration_of
+from qipf.calibration.detection import ErrorDetection, error_detection
+from qipf.calibration.prediction import Prediction
 from qipf.errors import QIPFInputError
-from qipf.field.parameters import errors_of
+from qipf.io.atomic import atomic_write, checked_output
+from qipf.io.container import Arrays, content_digest, decode, encode
+from qipf.io.schema import DECISIONS, written_by
+from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-#: By so much of its terms an uncertainty may differ from that of the same logits in another batch
-#: (`qipf.calibration.quantization`); measured, by less than half of this.
-ROUNDING = 1e-5
+class CalibrationMixin:
+    """Decisions of a fitted model, from the uncertainties of a calibration set.
 
+    A model defines `uncertainty`, `_require_fitted`, `facts` (lines of the summary),
+    `state` (header and arrays of its file) and `_check_state`, and
+    calls `_set_calibration` with the scores of held-out predictions.
 
-class Deciding:
-    """The part of `QIPF` that turns uncertainties into answers."""
+    Attributes
+    ----------
+    calibration_ : uncertainties of the calibration set; None before `calibrate`.
+    detection_ : how well the errors of the calibration set are detected; None without errors.
+    rule_ : the last rule that `accept_rule` made; None before.
+    """
 
     calibration_: Calibration | None = None
+    detection_: ErrorDetection | None = None
     rule_: AcceptRule | None = None
 
     if TYPE_CHECKING:
-        energies_: Any
 
-        def uncertainty(self, X: Any) -> Any: ...  # noqa: D102
-        def _checked(self, X: Any) -> Tensor: ...
-        def _uncertainty(self, rows: Tensor) -> Tensor: ...
+        def _require_fitted(self) -> None: ...
+        def facts(self) -> dict[str, str]: ...  # noqa: D102
+        def state(self) -> tuple[dict[str, Any], Arrays]: ...  # noqa: D102
+        def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object: ...
 
-    def calibrate(self, X: Any, y: Any = None, *, wrong: Any = None) -> Self:
-        """Keep the uncertainties of held-out predictions, to judge others by them.
-
-        They must not be in the field, nor have chosen anything about it: then `p_values` and
-        `accept_rule` hold for data like them. Fitting the field again forgets them.
-
-        Parameters
-        ----------
-        X : (n, d) logits of held-out predictions; at most 2²⁰ of them, drawn at random, are kept.
-        y : (n,) true classes 0..d-1, for `accept_rule`.
-        wrong : (n,) booleans, where the model erred: instead of `y`, when `X` is not logits.
-        """
-        rows = self._checked(X)
-        errors = errors_of(rows, y, wrong, required=True)
-        self._keep_held_out(self._uncertainty(rows), errors)
-        return self
-
-    def _keep_held_out(self, scores: Tensor, wrong: Any) -> None:  # (n,), (n,)
-        self.calibration_ = Calibration(scores, wrong)
-        self.rule_ = None  # it rests on others
-
-    def p_values(self, X: Any) -> Any:  # (n,)
-        """How unusual each prediction is: the share of held-out ones at least as uncertain.
-
-        Conformal p-values: for a prediction like the held-out ones, P(p ≤ t) ≤ t for every t,
-        ties or not; what differs by no more than rounding counts as tied. See
-        `qipf.calibration.conformal.Calibration`.
-        """
-        uncertainty = self.uncertainty(X)
-        held_out = self._known_calibration()
-        return held_out.p_values(
-            uncertainty - ROUNDING * (abs(uncertainty) + float(abs(self.energies_).max()))
-        )
+    # ------------------------------------------------------------------ decisions
 
     def accept_rule(
         self,
@@ -78,37 +53,107 @@ class Deciding:
         *,
         min_coverage: float | None = None,
     ) -> AcceptRule:
-        """A threshold with a guarantee, from the held-out predictions; see `qipf.accept_rule`.
+        """Make a threshold with a guarantee from the calibration set; see `qipf.accept_rule`.
 
-        It stays with the field, as `rule_`, also in a file; `accepts` applies it. Uncertainties
-        count as `qipf.calibration.quantization` leaves them, here and by where the threshold lies: equal
-        predictions are accepted or rejected together, whatever batch they come in.
+        The model keeps the rule as `rule_`, also in a file; `accepts` applies it.
         """
-        held_out = self._known_calibration()
+        self._require_fitted()
+        held_out = calibration_of(self)
         if held_out.wrong is None:
             raise QIPFInputError(
-                "The field was calibrated without labels, so no errors are known. Call "
-                "calibrate(held_out_logits, labels), or pass wrong=."
+                f"This {type(self).__name__} was calibrated without labels, so no errors are "
+                "known. Call calibrate() with labels."
             )
-        rule = accept_rule(
-            held_out.rounded_scores, held_out.wrong, max_risk, confidence, min_coverage=min_coverage
+        self.rule_ = accept_rule(
+            held_out.scores, held_out.wrong, max_risk, confidence, min_coverage=min_coverage
         )
-        if -math.inf < rule.threshold < EVERYTHING:
-            rule = replace(rule, threshold=highest(rule.threshold))
-        self.rule_ = rule
-        return rule
+        return self.rule_
 
-    def accepts(self, X: Any) -> Any:  # (n,)
-        """True where the rule accepts the prediction; false where it abstains."""
-        uncertainty = self.uncertainty(X)
+    def _set_calibration(
+        self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
+    ) -> None:
+        self.calibration_ = Calibration(uncertainty, wrong)
+        self.detection_ = None if wrong is None else error_detection(uncertainty, wrong, logits)
+        self.rule_ = None  # it was made from another calibration set
+
+    def _clear_calibration(self) -> None:
+        self.calibration_ = self.detection_ = self.rule_ = None
+
+    def _p_values(self, uncertainty: Any) -> Any:  # (n,)
+        return calibration_of(self).p_values(uncertainty)
+
+    def _accepted(self, uncertainty: Any) -> Any:  # (n,)
         if self.rule_ is None:
-            raise QIPFNotFittedError("This field has no accept rule yet. Call accept_rule() first.")
+            raise QIPFNotFittedError(
+                f"This {type(self).__name__} has no accept rule. Call accept_rule() first."
+            )
         return self.rule_(uncertainty)
 
-    def _known_calibration(self) -> Calibration:
-        if self.calibration_ is None:
-            raise QIPFNotFittedError(
-                "This field knows no held-out predictions yet. Call calibrate(held_out_logits) "
-                "first."
+    def _prediction(
+        self, logits: Tensor, uncertainty: Tensor, probabilities: Tensor | None = None
+    ) -> Prediction:
+        return Prediction(
+            logits=logits,
+            predicted=logits.argmax(1),
+            uncertainty=uncertainty,
+            p_value=None if self.calibration_ is None else self._p_values(uncertainty),
+            accepted=None if self.rule_ is None else self.rule_(uncertainty),
+            probabilities=probabilities,
+        )
+
+    def _threshold(self, rule: object) -> float | None:
+        """Threshold for an exported file: of the given rule, or of the model's own."""
+        rule = self.rule_ if rule is None else rule
+        if rule is None:
+            return None
+        if not isinstance(rule, AcceptRule):
+            raise QIPFInputError(
+                f"rule must be an AcceptRule, as accept_rule() makes, got {type(rule).__name__}."
             )
-        return self.calibration_
+        return float(rule.threshold)
+
+    # ------------------------------------------------------------------ description and files
+
+    def summary(self) -> str:
+        """What the model was fitted on, how well it detects errors, and its accept rule."""
+        self._require_fitted()
+        facts = self.facts()
+        held_out, detection = self.calibration_, self.detection_
+        if held_out is not None:
+            errors = "" if held_out.wrong is None else f", {int(held_out.wrong.sum()):,} wrong"
+            facts["calibration"] = f"{len(held_out):,} held-out predictions{errors}"
+        if detection is not None:
+            facts["detection"] = f"errors of the calibration set: {detection}"
+        if self.rule_ is not None:
+            facts["rule"] = f"\n{'':14}".join(str(self.rule_).splitlines())
+        return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
+
+    def save(self, path: Path | str) -> None:
+        """Write the fitted model, without its network, to one file; see `qipf.save`."""
+        self._require_fitted()
+        self._require_saveable()
+        path = checked_output(Path(path))
+        header, arrays = self.state()
+        data = encode({**written_by(), **header}, arrays)
+        self._check_state(*decode(data, str(path)), str(path))  # only loadable files are written
+        with atomic_write(path) as file:
+            file.write(data)
+
+    def _require_saveable(self) -> None:
+        """Raise `QIPFInputError` if the model has a parameter that a file cannot hold."""
+
+    def digest(self) -> str:
+        """Digest of everything that scores and p-values depend on; the accept rule is left out."""
+        self._require_fitted()
+        header, arrays = self.state()
+        scores_from = {key: header[key] for key in header if key not in DECISIONS}
+        return str(content_digest(scores_from, arrays))
+
+
+def prediction_as(prediction: Prediction, like: Any) -> Prediction:
+    """The prediction as arrays if `like` is an array, else as tensors on the device of `like`."""
+    values = {
+        name: None if value is None else as_given(value, like)
+        for name, value in vars(prediction).items()
+    }
+    return Prediction(**values)

@@ -1,11 +1,12 @@
-"""Scores rounded so far that equal predictions have equal scores, whatever batch they came in.
+"""Scores rounded so that equal predictions have equal scores, whatever batch they came in.
 
-The same logits get uncertainties that differ by a few millionths, by the size of the batch (float32
-sums in another order). Ranked as they are, such differences tell equal predictions apart, and held
-out in one batch but met one by one they would seem to have shifted. Rounding is a fixed function of
-the score, the same for held-out predictions and all others, so what holds for exchangeable scores
-holds for rounded ones as it stands. Two scores on both sides of a limit between two steps are still
-told apart, however near they are: rounding makes that rare, not impossible.
+The uncertainties of the same input differ by a few millionths with the size of the batch, because
+float32 sums are taken in another order. Ranked as they are, equal predictions would be told apart,
+and predictions calibrated in one batch but served one by one would seem to have shifted. So every
+comparison of scores (p-values, accept rules, outlier limits, the shift monitor) rounds them with
+the same fixed function first. What holds for exchangeable scores holds for rounded ones. Two scores
+on both sides of the boundary between two steps still differ, however close they are: rounding makes
+that rare, not impossible.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-#: Binary digits that are kept: steps of 1/16,000 to 1/8,000 of the score, ten to thirty times
-#: the differences measured, and finer than ranks among a few thousand predictions resolve.
+#: Binary digits that are kept: steps of 1/16,000 to 1/8,000 of the score. That is ten to thirty
+#: times the differences measured, and finer than ranks among a few thousand predictions.
 DIGITS = 14
 
 _HALF = np.uint64(1 << (52 - DIGITS))  # of a step, in units of the last bit
@@ -22,7 +23,7 @@ _KEPT = ~np.uint64(2 * int(_HALF) - 1)
 
 
 def rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The nearest number of 14 binary digits; NaN, which nobody can rank, becomes the highest.
+    """The nearest number of 14 binary digits; NaN becomes infinity, the highest rank.
 
     >>> rounded(np.array([1.0, 1.00001, 1.001])).tolist()
     [1.0, 1.0, 1.0009765625]
@@ -32,7 +33,7 @@ def rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def highest(step: float) -> float:
-    """The highest number that is rounded to this one: up to it is up to `step`, once rounded.
+    """The largest number that is rounded to `step`.
 
     >>> at = highest(1.0)
     >>> rounded(np.array([at, np.nextafter(at, 2)])).tolist()

@@ -36,13 +36,11 @@ def export(
 
     Example: `qipf export model.qipf --max-centers 500 -o small.onnx`
     """
-    from qipf.export import export_field_onnx
     from qipf.io.atomic import checked_output
     from qipf.storage.save_load import load, load_field
 
     checked_output(output, [".onnx"], inputs=[field] if rule is None else [field, rule])
-    written = export_field_onnx(
-        load_field(field),
+    written = load_field(field).export_onnx(
         output,
         rule=None if rule is None else load(rule),
         max_centers=max_centers,

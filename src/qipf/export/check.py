@@ -1,8 +1,8 @@
-"""A file on trial: what ONNX Runtime makes of it, beside what PyTorch says."""
+"""Comparison of an ONNX file's outputs in ONNX Runtime with PyTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from qipf.errors import QIPFError
 from qipf.export.program import reason
-from qipf.field.estimator import QIPF
 
 #: Largest difference of a logit or an uncertainty from PyTorch's, relative to the largest logit of
 #: its row or to the uncertainty, and to 1 where these are smaller.
@@ -27,58 +26,55 @@ Array = NDArray[Any]
 
 
 class Expected(NamedTuple):
-    """What PyTorch says of a batch."""
+    """PyTorch's outputs for a batch, and how far the file's uncertainty may differ."""
 
     logits: Array | None  # (n, classes); None for a field alone
     uncertainty: Array  # (n,)
-    allowed: Array  # (n,) how far an uncertainty may be off
+    allowed: Array  # (n,)
 
     def first(self) -> Expected:
-        """Of the first row alone."""
+        """The first row alone."""
         logits = None if self.logits is None else self.logits[:1]
         return Expected(logits, self.uncertainty[:1], self.allowed[:1])
 
 
-def expected(field: QIPF, rows: Tensor, logits: Tensor | None) -> Expected:
-    """The field's answers, and what they may be missed by.
-
-    Near a pole of an even mode the uncertainty changes with the last digits of the row. So what
-    it changes by when the row moves within its rounding is allowed on top of the tolerance.
-    """
-    exact = rows.double()
-    uncertainty = field.uncertainty(exact)
-    generator = torch.Generator(exact.device).manual_seed(0)
-    sway = torch.zeros_like(uncertainty)
-    for _ in range(4):
-        signs = torch.randint(0, 2, exact.shape, generator=generator, device=exact.device) * 2 - 1
-        moved = field.uncertainty(exact * (1 + ROUNDING * signs))
-        sway = torch.maximum(sway, (moved - uncertainty).abs())
-    allowed = TOLERANCE * uncertainty.abs().clamp(min=1) + 2 * sway
+def expected(uncertainty: Tensor, logits: Tensor | None, margin: Tensor | None = None) -> Expected:
+    """PyTorch's outputs; `margin` is allowed beside the tolerance."""
+    values = uncertainty.detach().double().cpu().numpy()
+    allowed = TOLERANCE * np.maximum(1.0, np.abs(values))
+    if margin is not None:
+        allowed = allowed + margin.cpu().numpy()
     return Expected(
-        None if logits is None else logits.detach().double().cpu().numpy(),
-        uncertainty.cpu().numpy(),
-        allowed.cpu().numpy(),
+        None if logits is None else logits.detach().double().cpu().numpy(), values, allowed
     )
 
 
-def expected_of_layers(uncertainty: Tensor, logits: Tensor) -> Expected:
-    """A layered model's answers, and what they may be missed by: they have no poles."""
-    values = uncertainty.double().cpu().numpy()
-    allowed = TOLERANCE * np.maximum(1.0, np.abs(values))
-    return Expected(logits.detach().double().cpu().numpy(), values, allowed)
+def rounding_margin(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:  # (n, d) -> (n,)
+    """How far scores change when the rows move within their rounding.
+
+    Near a pole of an even mode the uncertainty depends on the last digits of the row.
+    """
+    scores = score(rows)
+    generator = torch.Generator(rows.device).manual_seed(0)
+    change = torch.zeros_like(scores)
+    for _ in range(4):
+        signs = torch.randint(0, 2, rows.shape, generator=generator, device=rows.device) * 2 - 1
+        moved = score(rows * (1 + ROUNDING * signs))
+        change = torch.maximum(change, (moved - scores).abs())
+    return 2 * change
 
 
-def tried(data: bytes, feeds: Mapping[str, Tensor], want: Expected) -> float | None:
-    """The largest relative difference of the uncertainty; None without ONNX Runtime.
+def checked(data: bytes, feeds: Mapping[str, Tensor], want: Expected) -> float | None:
+    """Largest relative difference of the uncertainty; None if ONNX Runtime is not installed.
 
-    The batch runs whole, and its first row once more alone: its length must not matter.
+    The file runs on the batch and on its first row alone, because the length must not matter.
     """
     try:
         onnxruntime: Any = import_module("onnxruntime")
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised; they need not be printed too
+    options.log_severity_level = 4  # errors are raised, not printed
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
@@ -92,7 +88,7 @@ def tried(data: bytes, feeds: Mapping[str, Tensor], want: Expected) -> float | N
 
 
 def _compared(got: dict[str, Array], want: Expected) -> float:
-    """The largest relative difference of the uncertainty, once everything is within its bounds."""
+    """Largest relative difference of the uncertainty; raises if any output differs too much."""
     if want.logits is not None:
         scale = np.abs(want.logits).max(axis=1, keepdims=True, initial=1.0)
         off = float((np.abs(got["logits"] - want.logits) / scale).max())
@@ -108,5 +104,5 @@ def _require(good: bool, what: str, off: float) -> None:
         raise QIPFError(
             f"The file's {what} from PyTorch's by {off:.2g} (at most {TOLERANCE:.0e} is allowed), "
             "so it was not written. Is the network deterministic in evaluation mode? check=False "
-            "writes it all the same."
+            "writes it without the check."
         )

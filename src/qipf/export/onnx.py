@@ -1,4 +1,4 @@
-"""One ONNX file: converted, named, checked, and only then written."""
+"""ONNX files: converted from a torch.export program, checked, then written atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
+from qipf._version import __version__
 from qipf.errors import QIPFError
+from qipf.export.check import Expected, checked
 from qipf.export.program import quiet, reason
-from qipf.io.atomic import atomic_write
+from qipf.io.atomic import atomic_write, checked_output
 
 #: Operators that ONNX Runtime has since 1.14, and the file format that came with them.
 OPSET, IR_VERSION = 18, 8
@@ -26,14 +29,14 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """What was written."""
+    """An ONNX file that was written."""
 
     path: Path
     bytes: int
     centers: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    difference: float | None  # of the uncertainty from PyTorch's; None where it was not run
+    difference: float | None  # largest relative difference of the uncertainty; None if not checked
 
 
 def require_onnx() -> Any:
@@ -47,13 +50,30 @@ def require_onnx() -> Any:
         ) from error
 
 
-def require_exporter() -> None:
-    """Refuse before any work where torch is too old, or a package is missing."""
+def checked_path(path: Path | str) -> Path:
+    """The path of a file that can be written, after checks that the exporter is installed."""
     if "dynamo" not in signature(torch.onnx.export).parameters:
         raise QIPFError(
             f"ONNX files need torch 2.5 or newer; this is {torch.__version__}. Update torch."
         )
     require_onnx()
+    return checked_output(Path(path), [".onnx"])
+
+
+def write_onnx(
+    program: ExportedProgram,
+    feeds: Mapping[str, Tensor],  # example inputs by name
+    metadata: Mapping[str, Any],
+    path: Path,
+    want: Expected | None,
+) -> OnnxFile:
+    """Convert a program, compare the file with PyTorch's outputs if given, and write it."""
+    outputs = tuple(program.call_spec.out_spec.context)  # the keys of the graph's dict
+    data = converted(program, tuple(feeds), outputs, {"version": __version__, **metadata})
+    difference = None if want is None else checked(data, feeds, want)
+    with atomic_write(path) as file:
+        file.write(data)
+    return OnnxFile(path, len(data), metadata["centers"], tuple(feeds), outputs, difference)
 
 
 def converted(
@@ -93,14 +113,8 @@ def converted(
     return data
 
 
-def write(data: bytes, path: Path) -> None:
-    """The file under its name, whole, in the place of an older one."""
-    with atomic_write(path) as file:
-        file.write(data)
-
-
 def _tidy(model: Any) -> None:
-    """A graph without the exporter's notes, some of which tell where the code was on the disk."""
+    """Remove the exporter's notes from a graph; some of them hold paths of source files."""
     model.ir_version = IR_VERSION
     graph = model.graph
     del graph.value_info[:], graph.metadata_props[:]

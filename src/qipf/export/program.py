@@ -1,4 +1,4 @@
-"""torch.export: a graph module and an example of its inputs become a program."""
+"""torch.export programs, from a graph module and an example of its inputs."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from inspect import Parameter, signature
 from io import StringIO
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from qipf.errors import QIPFError, QIPFInputError
-from qipf.field.graph import ModelGraph
-from qipf.network.forward import evaluating
 
 #: Rows of an example that are used.
 ROWS = 16
 
 
 class Example(NamedTuple):
-    """What a network is called with: positional and keyword inputs."""
+    """Positional and keyword inputs of a network."""
 
     inputs: tuple[Any, ...]
     options: dict[str, Any]
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by the names they have in the graph."""
+        """The tensors by their names in the graph."""
         alone = len(self.inputs) == 1
         named = {("input" if alone else f"input_{i}"): part for i, part in enumerate(self.inputs)}
         return {
@@ -44,28 +43,19 @@ class Example(NamedTuple):
         return [*self.inputs, *self.options.values()]
 
     def mapped(self, change: Callable[[Any], Any]) -> Example:
-        """Every value changed."""
+        """The example with `change` applied to every value."""
         options = {name: change(part) for name, part in self.options.items()}
         return Example(tuple(change(part) for part in self.inputs), options)
 
 
-class Model(Protocol):
-    """A network with what judges it."""
+def checked_example(
+    example: Any, run: Callable[..., object], place: Callable[[Any], Any]
+) -> Example:
+    """An example of 2 to 16 rows that the network accepts; traced with one, a graph takes only one.
 
-    #: a few inputs and keyword inputs that it was fitted on
-    _example: tuple[tuple[Any, ...], dict[str, Any]] | None
-
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """What it makes of a batch."""
-
-    def _placed(
-        self, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
-
-
-def checked_example(model: Model, example: Any) -> Example:
-    """An example that the network takes, of 2 to 16 rows: a graph of one row would stay at one."""
-    given = _unpacked(model, example)
+    `run` calls the model, `place` moves nested tensors to its device.
+    """
+    given = _unpacked(example)
     tensors = given.tensors
     nested = [type(part).__name__ for part in given.values if isinstance(part, (tuple, list, dict))]
     if not tensors or nested:
@@ -80,9 +70,9 @@ def checked_example(model: Model, example: Any) -> Example:
         raise QIPFInputError(
             f"example must be a batch: tensors of one length, at least 1. Got {shapes}."
         )
-    few = Example(*model._placed(*given.mapped(_few)))
+    few = Example(*place(tuple(given.mapped(_few))))
     try:
-        model(*few.inputs, **few.options)
+        run(*few.inputs, **few.options)
     except QIPFError:
         raise
     except Exception as error:
@@ -93,52 +83,54 @@ def checked_example(model: Model, example: Any) -> Example:
 
 
 def traced(graph: nn.Module, tensors: Iterable[Tensor]) -> ExportedProgram:
-    """The graph as a program whose tensors share a first dimension of any length."""
+    """The graph as a program whose tensors share a first dimension of any length.
+
+    The caller puts the graph's network into evaluation mode.
+    """
     tensors = tuple(tensors)
     batch = Dim("batch")
     varying: tuple[Any, ...] = tuple({0: batch} for _ in tensors)
-    shapes = (varying,) if isinstance(graph, ModelGraph) else varying
+    several = any(
+        part.kind is Parameter.VAR_POSITIONAL
+        for part in signature(graph.forward).parameters.values()
+    )
+    shapes = (varying,) if several else varying
     try:
-        with quiet(), evaluating(graph), torch.no_grad():
+        with quiet(), torch.no_grad():
             return torch.export.export(graph, tensors, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise QIPFError(
-            "torch.export cannot capture the network, whose steps must not depend on the values "
+            "torch.export cannot trace the network. Its operations must not depend on the values "
             f"or the number of its inputs: {reason(error)}"
         ) from error
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what lies at the root of an error."""
+    """The first line of the message of an error's root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines()]
-    said = next((line for line in lines if line), "it does not say why")
-    return f"{said.rstrip('.')} ({type(error).__name__})."
+    text = next((line for line in lines if line), "no message")
+    return f"{text.rstrip('.')} ({type(error).__name__})."
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporters' talk about themselves; what fails is raised all the same."""
+    """Suppress the output and warnings of the exporters; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    unheard = StringIO()
+    hidden = StringIO()
     try:
-        with warnings.catch_warnings(), redirect_stdout(unheard), redirect_stderr(unheard):
+        with warnings.catch_warnings(), redirect_stdout(hidden), redirect_stderr(hidden):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(before)
 
 
-def _unpacked(model: Model, example: Any) -> Example:
-    if example is None:
-        if model._example is None:
-            raise QIPFInputError(
-                "This wrapped model has seen no input yet: its field was fitted elsewhere. Pass "
-                "example=<a batch of the network's inputs>."
-            )
-        return Example(*model._example)
+def _unpacked(example: Any) -> Example:
+    if isinstance(example, Example):
+        return example
     if isinstance(example, Mapping):
         return Example((), dict(example))
     if isinstance(example, (tuple, list)):

@@ -26,7 +26,7 @@ from qipf.field.coreset_fit import fit_coreset
 from qipf.field.engines.base import checked_bandwidth
 from qipf.field.kernel import Coreset
 from qipf.field.kmeans import kmeans
-from qipf.validation.arrays import given_back, require_finite
+from qipf.validation.arrays import as_given, require_finite
 
 #: A stream holds this many rows, or bytes of them, before it condenses them.
 CHUNK_ROWS, CHUNK_BYTES = 2**16, 2**26
@@ -63,7 +63,7 @@ def coreset(
         whole = Coreset(rows[counts > 0], counts[counts > 0])
     random = check_random_state(random_state)
     small = _reduced(whole, size, random, rows.device, bandwidth)
-    centers, counts = given_back(small.centers, points), given_back(small.weights, points)
+    centers, counts = as_given(small.centers, points), as_given(small.weights, points)
     return Coreset(centers, counts, small.spread)
 
 

@@ -1,53 +1,59 @@
-"""QIPF: a field over a model's own predictions, and the uncertainty it gives to others."""
+"""QIPF: the uncertainty of predictions from a kernel field over training logits."""
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, OutlierMixin
 from torch import Tensor
 
-from qipf.calibration.mixin import Deciding
-from qipf.errors import QIPFInputError
-from qipf.field.bandwidth import choose_factor, nearness_to_error, silverman
+from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.mixin import CalibrationMixin, prediction_as
+from qipf.calibration.prediction import Prediction
+from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.export.check import expected, rounding_margin
+from qipf.export.onnx import OnnxFile, checked_path, write_onnx
+from qipf.export.program import traced
+from qipf.field.bandwidth import nearness_to_error
+from qipf.field.condensed import condensed
 from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
-from qipf.field.kernel import Coreset, field_of
-from qipf.field.parameters import check_parameters, checked_random_state, errors_of, reduction_for
-from qipf.field.potential import bare_modes, curvature, ground_energies
+from qipf.field.fitting import BuiltField, FieldOptions, build_field
+from qipf.field.graph import FieldGraph
+from qipf.field.kernel import field_of
+from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
+from qipf.field.potential import bare_modes, curvature
 from qipf.field.reservoir import TrainingRows
-from qipf.validation.arrays import checked_rows, given_back
+from qipf.field.state import field_state, require_plain_seed, restore_field
+from qipf.io.container import Arrays
+from qipf.validation.arrays import array_method, checked_rows
+from qipf.validation.labels import LabelValueError, errors_from
 from qipf.validation.not_fitted import QIPFNotFittedError
+from qipf.validation.parameters import require_positive_integer
 
-#: Predictions whose modes are held at a time, by kind of device.
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Predictions whose modes are computed at a time, by type of device.
 ROWS_PER_BLOCK = {"cpu": 2**16, "cuda": 2**20}
 
-#: So many predictions or fewer cost more in calls than in arithmetic.
+#: For so few predictions NumPy is faster than torch: calls cost more than arithmetic.
 FEW_ROWS = 64
 
-#: Fewer rows than this are not split: Silverman's width is taken as it is.
-FEWEST_TO_SPLIT = 10
-
-#: What a field learns from its training rows, once all of them are known.
-LEARNED = (
-    "centers_",
-    "log_weights_",
-    "spread_",
-    "bandwidth_",
-    "bandwidth_factor_",
-    "bandwidth_criterion_",
-    "energies_",
-    "ground_energy_",
-    "offset_",
-)
+#: Number of centres at which an exported field is checked, and again three times as far out.
+CHECKED = 32
 
 
-class QIPF(Deciding, OutlierMixin, BaseEstimator):
-    r"""How unusual a prediction is among those the model makes on its own training data.
+class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
+    r"""Uncertainty of predictions from a kernel field over the model's own training logits.
 
     A Gaussian kernel field over training logits, its Schrödinger potential and the potential's
     Hermite modes; the uncertainty of a prediction is the mean of the modes at its logits. It is
@@ -56,39 +62,40 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
     Parameters
     ----------
     orders : Hermite orders of the modes whose mean is the uncertainty.
-    bandwidth : ``"cv"`` chooses a factor on Silverman's width by held-out data (by the detection
-        of the model's errors where labels tell them, and of correct predictions near an error
-        where errors are few; else, or where rows are few, by likelihood), ``"silverman"`` takes
-        the width itself, a positive number is the width.
-    max_centers : at most so many centres form the field.
-    reduction : what is done with more training predictions than that. ``"coreset"`` gathers them
-        into weighted centres that stand for all of them (`qipf.field.coreset`); ``"random"`` keeps a
-        random part, as the paper does, which is faster and less exact; ``"auto"`` does the first
-        for rows of up to 16 numbers, the second for longer ones.
-    softening : ε ≥ 0 rounds off the modes' poles; 0 gives the exact modes. Softened modes flatten
-        far from all predictions, where exact ones of odd order grow without end.
+    bandwidth : the kernel's width. ``"cv"`` chooses a factor on Silverman's bandwidth on held-out
+        rows: with labels by the detection of the model's errors, and of correct predictions near
+        an error where errors are few; without labels, or with few rows, by likelihood.
+        ``"silverman"`` uses Silverman's bandwidth; a positive number is the bandwidth itself.
+    max_centers : largest number of centres of the field.
+    reduction : how more training predictions than that are reduced. ``"coreset"`` condenses them
+        into weighted centres (`qipf.field.coreset`); ``"random"`` keeps a random sample, as the
+        paper does, which is faster and less exact; ``"auto"`` is ``"coreset"`` for rows of up to
+        16 numbers and ``"random"`` for longer ones.
+    softening : ε ≥ 0 smooths the poles of the modes; 0 gives the exact modes. Softened modes
+        flatten far from all predictions, where exact modes of odd order keep growing.
     contamination : share of training predictions that `predict` calls outliers.
     engine : ``"auto"``, or a name from `qipf.field.engines.ENGINES`.
-    device : ``"auto"`` computes a tensor where it is and arrays on CUDA if there is one; or any
-        torch device.
-    random_state : seed of the subsample or coreset and of the split.
+    device : ``"auto"`` computes tensors on their own device and arrays on CUDA if available; or
+        any torch device.
+    random_state : seed of the sample or coreset and of the held-out split.
 
     Attributes
     ----------
     centers_ : (N, d) the field's centres.
-    log_weights_ : (N,) logarithms of the shares of the training rows that they stand for; None
-        when all are equal.
-    spread_ : how far those rows lie from their centres, per dimension; 0 when the centres are rows.
-    n_samples_seen_ : training rows so far.
-    bandwidth_ : the kernel's width σ.
-    bandwidth_factor_ : σ over Silverman's width.
+    log_weights_ : (N,) log shares of the training rows that the centres stand for; None when all
+        are equal.
+    spread_ : standard deviation of those rows about their centres; 0 when the centres are rows.
+    n_samples_seen_ : number of training rows.
+    bandwidth_ : the kernel's bandwidth σ.
+    bandwidth_factor_ : σ divided by Silverman's bandwidth.
     bandwidth_criterion_ : what chose it: error detection, errors and near errors, likelihood,
         silverman or given.
     energies_ : (len(orders),) ground energies of the modes, E_p.
     ground_energy_ : ground energy of the potential, E.
     offset_ : `decision_function` is `score_samples` minus this.
-    calibration_ : held-out predictions that `calibrate` was given; None before.
-    rule_ : the last rule that `accept_rule` made of them; None before.
+    calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
+
+    After `partial_fit` the fitted attributes are set by the first method that needs them.
 
     Examples
     --------
@@ -123,50 +130,80 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         self.device = device
         self.random_state = random_state
 
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Names of the attributes that `fit` learns from the training rows."""
+        built = [f"{field.name}_" for field in fields(BuiltField) if field.name != "engine"]
+        return (*built, "offset_")
+
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> QIPF:
+    def fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> Self:
         """Build the field from training logits.
 
         Parameters
         ----------
-        X : (n, d) logits the trained model gives its training inputs (or any layer's output).
-        y : (n,) true classes 0..d-1; where the largest logit disagrees, the model erred, and
-            where it leads by little, the model was near an error.
-        wrong : (n,) booleans, where the model erred: instead of `y`, when `X` is not logits.
+        X : (n, d) logits of the trained model on its training inputs, or outputs of any layer.
+        y : (n,) true classes 0..d-1. The model erred where the largest logit is of another class;
+            it was near an error where the largest logit leads by little.
+        wrong : (n,) booleans, true where the model erred: instead of `y`, when `X` is not logits.
         """
         check_parameters(self)
-        with self._untouched_on_failure():
-            self._forget()
-            self._add(X, y, wrong, fewest=2)
-            self._settle()
+        with self._unchanged_on_failure():
+            self._reset()
+            self._add(X, y, wrong, None, fewest=2)
+            self._build()
         return self
 
-    def partial_fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> QIPF:
-        """Go on building the field with more training logits, in bounded memory.
+    def partial_fit(
+        self, X: Any, y: Any = None, *, wrong: Any = None, logits: Tensor | None = None
+    ) -> Self:
+        """Add training logits batch by batch, in bounded memory.
 
-        Parameters as in `fit`; all batches have labels, or none has. The field is built when it
-        is next used, so small batches cost little; it is the same however the rows were cut into
-        batches, and the one `fit` builds from all of them.
+        Either all batches have labels or none has. The field is built by the first method that
+        needs it, so small batches cost little. It does not depend on how the rows were split into
+        batches, and equals the field that `fit` builds from all of them.
+
+        Parameters
+        ----------
+        X, y, wrong : as in `fit`.
+        logits : (n, classes) logits of the same predictions, where `X` is a layer's output and
+            errors are given by `wrong`: they show which predictions were near an error.
         """
         check_parameters(self)
-        if "_seen" not in self.__dict__ and "centers_" in self.__dict__:
+        if "centers_" in self.__dict__ and "_rows" not in self.__dict__:
             raise QIPFInputError(
-                "This field was loaded from a file, which does not keep the training rows. Fit a "
-                "new one to go on training."
+                "This field was loaded from a file, which does not hold the training rows. Fit a "
+                "new one to add rows."
             )
-        with self._untouched_on_failure():
-            self._add(X, y, wrong, fewest=1)
+        with self._unchanged_on_failure():
+            self._add(X, y, wrong, logits, fewest=1)
         return self
 
-    def _add(self, X: Any, y: Any, wrong: Any, fewest: int, logits: Tensor | None = None) -> None:
-        """Let the next rows pass; `logits` tell what was near an error where `X` does not."""
-        seen: TrainingRows | None = self.__dict__.get("_seen")
+    def build(self) -> Self:
+        """Build the field from the rows added by `partial_fit`, if it is not built yet."""
+        self._require_fitted()
+        return self
+
+    def fit_rows(self, rows: TrainingRows) -> Self:
+        """Build the field from training rows that were collected elsewhere, as on a cluster."""
+        check_parameters(self)
+        with self._unchanged_on_failure():
+            self._reset()
+            self.n_features_in_ = rows.sample.shape[1]
+            self._rows, self._device = rows, self._compute_device(rows.sample, None)
+            self._build()
+        return self
+
+    def _add(self, X: Any, y: Any, wrong: Any, logits: Tensor | None, fewest: int) -> None:
+        seen: TrainingRows | None = self.__dict__.get("_rows")
         rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
-        errors = errors_of(rows, y, wrong)
+        errors = self._errors(rows, y, wrong)
         if wrong is None:
             logits = rows
-        nearness = None if errors is None else nearness_to_error(errors, logits)
+        nearness = None
+        if errors is not None:
+            nearness = nearness_to_error(errors.cpu().numpy(), logits)
         if seen is None:
             random = checked_random_state(self.random_state)
             reduction = reduction_for(self, lambda: rows.shape[1])
@@ -176,135 +213,262 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
                 f"This batch {'lacks' if seen.labelled else 'has'} labels, unlike those before it. "
                 "Label all batches or none."
             )
-        self._unsettle()
-        self._seen, self._device = seen, self._compute_device(rows, X)
+        self._unbuild()
+        self._rows, self._device = seen, self._compute_device(rows, X)
         seen.add(rows, nearness)
         self.n_samples_seen_ = seen.count
 
-    def _settle(self) -> None:
-        """Build the field from the rows seen so far."""
-        seen = self._seen
-        if not seen.varied:
+    def _errors(self, rows: Tensor, y: Any, wrong: Any) -> Tensor | None:
+        """Errors of the model; labels that are not classes are ignored with a warning."""
+        try:
+            return errors_from(rows, y, wrong)
+        except LabelValueError as error:
+            warnings.warn(
+                f"The model's errors are unknown, and the bandwidth is chosen by likelihood: "
+                f"{error} Pass wrong= if X is not logits.",
+                QIPFWarning,
+                stacklevel=4,
+            )
+            return None
+
+    def _build(self) -> None:
+        """Build the field from the rows added so far."""
+        rows = self._rows
+        if not rows.varied:
             raise QIPFInputError(
-                f"X has fewer than two distinct rows (n_samples = {seen.count}, all equal): "
+                f"X has fewer than two distinct rows (n_samples = {rows.count}, all equal): "
                 "a field needs predictions that differ. Check that the model is trained and that "
                 "X holds logits of different inputs."
             )
-        whole, sigma, factor, criterion = self._choose_field(seen)
-        equal = bool((whole.weights == whole.weights[0]).all())
-        log_weights = None if equal else whole.log_weights
-        field = field_of(self.engine, whole.centers, sigma, log_weights, whole.spread)
-        inside = field(whole.centers)
-        self.centers_ = whole.centers.cpu().numpy()
-        self.log_weights_ = None if log_weights is None else log_weights.cpu().numpy()
-        self.spread_ = whole.spread
-        self.bandwidth_ = sigma
-        self.bandwidth_factor_ = factor
-        self.bandwidth_criterion_ = criterion
-        self.energies_ = (
-            ground_energies(bare_modes(inside, sigma, self.orders, self.softening)).cpu().numpy()
-        )
-        self.ground_energy_ = -float(curvature(inside, sigma).min())
-        self._fields: dict[torch.device, Engine] = {whole.centers.device: field}
+        options = FieldOptions(self.orders, self.bandwidth, self.softening, self.engine)
+        built = build_field(rows, options, self._device)
+        for field in fields(built):
+            if field.name != "engine":
+                setattr(self, f"{field.name}_", getattr(built, field.name))
+        self.n_samples_seen_ = rows.count
+        self._engines = {self._device: built.engine}
         self._energies: dict[torch.device, Tensor] = {}
-        scores = -self._uncertainty(seen.sample.to(self._device)).cpu().numpy()
+        scores = -self._uncertainty(rows.sample.to(self._device)).cpu().numpy()
         self.offset_ = float(np.percentile(scores, 100.0 * self.contamination))
 
-    def _choose_field(self, seen: TrainingRows) -> tuple[Coreset, float, float, str]:
-        """Centres, width, factor on Silverman's width, and what chose it."""
-        width = _width(seen.gathered(0, self._device))
-        factor, criterion = 1.0, "silverman"
-        if not isinstance(self.bandwidth, str):
-            factor, criterion = float(self.bandwidth) / width, "given"
-        elif self.bandwidth == "cv" and seen.count >= FEWEST_TO_SPLIT:
-            factor, criterion = self._choose_factor(seen)
-        sigma = float(self.bandwidth) if criterion == "given" else factor * width
-        # the held-out rows join the field once the factor is known, if there is room for them
-        return seen.condensed(0, self._device, sigma), sigma, factor, criterion
+    def _reset(self) -> None:
+        self._unbuild()
+        self.__dict__.pop("_rows", None)
 
-    def _choose_factor(self, seen: TrainingRows) -> tuple[float, str]:
-        """By the rows a coreset is made of: it serves the one width it is fitted to."""
-        held = seen.held_out()
-        sample, nearness = seen.sample, seen.sample_nearness()
-        part = seen.gathered(held, self._device)
-        choice = choose_factor(
-            part.centers,
-            sample[sample.shape[0] - held :].to(self._device),
-            None if nearness is None else nearness[sample.shape[0] - held :],
-            width=_width(part),
-            orders=self.orders,
-            softening=self.softening,
-            engine=self.engine,
-            log_weights=part.log_weights,
-            spread=part.spread,
-        )
-        return choice.factor, choice.criterion
-
-    def _forget(self) -> None:
-        self._unsettle()
-        self.__dict__.pop("_seen", None)
-
-    def _unsettle(self) -> None:
-        # held-out predictions were judged by the field that is no more
-        for name in (*LEARNED, "calibration_", "rule_"):
+    def _unbuild(self) -> None:
+        self._clear_calibration()  # its scores came from the field that is dropped
+        for name in self.learned:
             self.__dict__.pop(name, None)
 
     @contextmanager
-    def _untouched_on_failure(self) -> Iterator[None]:
+    def _unchanged_on_failure(self) -> Iterator[None]:
         before = dict(self.__dict__)
         try:
             yield
         except BaseException:
-            self.__dict__ = before  # nothing half-fitted is left behind
+            self.__dict__ = before
             raise
 
-    def __getattr__(self, name: str) -> Any:
-        # only reached for what is not there: after partial_fit, the field is built on demand
-        if name in LEARNED and "_seen" in self.__dict__:
-            with self._untouched_on_failure():
-                self._settle()
-            return self.__dict__[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    def __sklearn_is_fitted__(self) -> bool:
+        return "offset_" in self.__dict__ or "_rows" in self.__dict__
 
-    # ------------------------------------------------------------------ scoring
-
-    def uncertainty(self, X: Any) -> Any:  # (n,)
-        """How little each prediction is to be trusted: the mean of its modes. Higher = less."""
-        return given_back(self._uncertainty(self._checked(X)), X)
-
-    def modes(self, X: Any) -> Any:  # (n, len(orders))
-        """The potential's Hermite modes at each prediction, zero at their calmest known place."""
-        return given_back(self._modes(self._checked(X)), X)
-
-    def potential(self, X: Any) -> Any:  # (n,)
-        """The Schrödinger potential of the field, V_s: the QIPF itself."""
-        rows = self._checked(X)
-        return given_back(curvature(self._moments(rows), self.bandwidth_) + self.ground_energy_, X)
-
-    def log_density(self, X: Any) -> Any:  # (n,)
-        """The logarithm of the field, log ρ ≤ 0: the IPF."""
-        return given_back(self._moments(self._checked(X)).log_density, X)
-
-    def score_samples(self, X: Any) -> Any:  # (n,)
-        """Minus the uncertainty: higher = more usual, as scikit-learn has it."""
-        return -self.uncertainty(X)
-
-    def decision_function(self, X: Any) -> Any:  # (n,)
-        """`score_samples` less its `contamination` quantile in training; negative = outlier."""
-        return self.score_samples(X) - self.offset_
-
-    def predict(self, X: Any) -> Any:  # (n,)
-        """1 for predictions like those of the training data, -1 for outliers."""
-        usual = self.decision_function(X) >= 0
-        if isinstance(usual, Tensor):
-            return torch.where(usual, 1, -1)
-        return np.where(usual, 1, -1)
-
-    def _checked(self, X: Any) -> Tensor:
-        if not hasattr(self, "offset_"):
+    def _require_fitted(self) -> None:
+        if "offset_" in self.__dict__:
+            return
+        if "_rows" not in self.__dict__:
             raise QIPFNotFittedError(
                 f"This {type(self).__name__} is not fitted yet. Call fit(train_logits) first."
             )
+        with self._unchanged_on_failure():
+            self._build()  # rows were added by partial_fit
+
+    # ------------------------------------------------------------------ scoring
+
+    @array_method
+    def uncertainty(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Uncertainty of each prediction (mean of its modes); higher is less trustworthy."""
+        return self._uncertainty(X)
+
+    @array_method
+    def modes(self, X: Tensor) -> Tensor:  # (n, d) -> (n, len(orders))
+        """Hermite modes of the potential at each prediction; each is zero at its minimum."""
+        return self._modes(X)
+
+    @array_method
+    def potential(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Schrödinger potential of the field at each prediction, V_s: the QIPF itself."""
+        return curvature(self._moments(X), self.bandwidth_) + self.ground_energy_
+
+    @array_method
+    def log_density(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Logarithm of the field at each prediction, log ρ ≤ 0: the IPF."""
+        return self._moments(X).log_density
+
+    @array_method
+    def score_samples(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Minus the uncertainty: higher is more usual, as in scikit-learn."""
+        return -self._uncertainty(X)
+
+    @array_method
+    def decision_function(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """`score_samples` minus its quantile at `contamination` in training; outliers are < 0."""
+        return -self._uncertainty(X) - self.offset_
+
+    @array_method
+    def predict(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """1 for predictions like those on the training data, -1 for outliers."""
+        return torch.where(-self._uncertainty(X) - self.offset_ >= 0, 1, -1)
+
+    def __call__(self, X: Any) -> Prediction:
+        """Predicted class, uncertainty and decisions for logits; see `Prediction`."""
+        rows = self._checked(X)
+        return prediction_as(self._prediction(rows, self._uncertainty(rows)), X)
+
+    # ------------------------------------------------------------------ decisions
+
+    def calibrate(self, X: Any, y: Any = None, *, wrong: Any = None) -> Self:
+        """Keep the uncertainties of held-out predictions, for p-values and accept rules.
+
+        The predictions must not be among those the field was fitted on or tuned with. Fitting
+        again drops them.
+
+        Parameters
+        ----------
+        X : (n, d) logits of held-out predictions; of more than 2²⁰ a random subset is kept.
+        y : (n,) true classes 0..d-1, for `accept_rule` and accuracy estimates.
+        wrong : (n,) booleans, true where the model erred: instead of `y`, when `X` is not logits.
+        """
+        rows = self._checked(X)
+        try:
+            errors = errors_from(rows, y, wrong)
+        except LabelValueError as error:
+            raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
+        self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
+        return self
+
+    @array_method
+    def p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Conformal p-value of each prediction; small is unusual.
+
+        For a prediction like the held-out ones, P(p ≤ t) ≤ t for every t; see `qipf.Calibration`.
+        """
+        p_values: Tensor = self._p_values(self._uncertainty(X))
+        return p_values
+
+    @array_method
+    def accepts(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """True where the accept rule accepts the prediction, false where it abstains."""
+        accepted: Tensor = self._accepted(self._uncertainty(X))
+        return accepted
+
+    # ------------------------------------------------------------------ files
+
+    def without_rows(self) -> QIPF:
+        """A copy without the training rows, which only `partial_fit` needs; small to send."""
+        self._require_fitted()
+        slim = copy.copy(self)
+        slim.__dict__.pop("_rows", None)
+        return slim
+
+    def condensed(self, max_centers: int) -> QIPF:
+        """The same field with at most `max_centers` weighted centres; calibrate it anew.
+
+        >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(500, 2)))
+        >>> small = field.condensed(50)
+        >>> len(small.centers_), small.bandwidth_ == field.bandwidth_
+        (50, True)
+        """
+        self._require_fitted()
+        require_positive_integer(max_centers, "max_centers")
+        return condensed(self, int(max_centers))
+
+    def export_onnx(
+        self,
+        path: Path | str,
+        *,
+        rule: AcceptRule | None = None,
+        max_centers: int | None = None,
+        check: bool = True,
+    ) -> OnnxFile:
+        """Write the field as an ONNX file that scores logits of any framework.
+
+        The input is ``logits`` (batch, d), of the type the field was fitted with; the outputs are
+        ``uncertainty`` (batch,), ``modes`` (batch, orders) and, with a rule, ``accepted`` (batch,).
+
+        Parameters
+        ----------
+        path : the file, ``.onnx``; written atomically, after the check.
+        rule : its threshold adds the output ``accepted``; by default the field's own, if any.
+        max_centers : condense the field to so many weighted centres, for a smaller, faster file.
+        check : run the file in ONNX Runtime, if installed, and compare with PyTorch.
+        """
+        path = checked_path(path)
+        field, graph = self.graph(rule, max_centers)
+        centers, origin = graph.centers[:CHECKED], graph.origin.to(graph.centers)
+        rows = torch.cat([centers, origin + 3 * (centers - origin)])
+        program = traced(graph, [rows])
+        want = None
+        if check:
+            exact = rows.double()
+            score = field.uncertainty
+            want = expected(score(exact), None, rounding_margin(score, exact))
+        return write_onnx(program, {"logits": rows}, graph.metadata(field), path, want)
+
+    def graph(
+        self, rule: AcceptRule | None = None, max_centers: int | None = None
+    ) -> tuple[QIPF, FieldGraph]:
+        """The field, condensed if asked for, and its graph module with the rule's threshold."""
+        self._require_fitted()
+        threshold = self._threshold(rule)
+        field = self if max_centers is None else self.condensed(max_centers)
+        if threshold is not None and field is not self:
+            warnings.warn(
+                f"The accept rule was calibrated with {len(self.centers_)} centres, and the file "
+                f"has {len(field.centers_)}: its guarantee does not hold there. Calibrate "
+                "field.condensed(max_centers), make a rule with it, and export that field.",
+                QIPFWarning,
+                stacklevel=4,
+            )
+        return field, FieldGraph(field, threshold)
+
+    def facts(self) -> dict[str, str]:
+        """Lines of the summary, by name."""
+        weighted = "" if self.log_weights_ is None else "weighted "
+        parameters = ", ".join(f"{name}={value}" for name, value in self.get_params().items())
+        facts = {
+            "kind": "field",
+            "fitted on": f"{self.n_samples_seen_:,} rows of {self.n_features_in_} numbers",
+            "centres": f"{len(self.centers_):,} {weighted}({self.centers_.dtype})",
+            "bandwidth": f"{self.bandwidth_:.6g}, {self.bandwidth_factor_:.4g} × Silverman's "
+            f"({self.bandwidth_criterion_})",
+            "energies": ", ".join(f"{energy:.6g}" for energy in self.energies_),
+            "outlier above": f"{-self.offset_:.6g}, by the training rows",
+            "parameters": parameters,
+        }
+        names = getattr(self, "feature_names_in_", None)
+        return facts if names is None else {**facts, "columns": ", ".join(names)}
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Header and arrays of the field's file."""
+        return field_state(self)
+
+    def _require_saveable(self) -> None:
+        require_plain_seed(self.random_state)
+
+    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
+        return QIPF.from_state(header, arrays, path)
+
+    @classmethod
+    def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
+        """The field in a file's header and arrays, which are checked; for `qipf.load`."""
+        field = cls()
+        restore_field(field, header, arrays, path)
+        return field
+
+    # ------------------------------------------------------------------ computation
+
+    def _checked(self, X: Any) -> Tensor:
+        self._require_fitted()
         rows = checked_rows(self, X, name="X", reset=False)
         return rows.to(self._compute_device(rows, X))
 
@@ -312,7 +476,7 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         size = ROWS_PER_BLOCK.get(rows.device.type, ROWS_PER_BLOCK["cpu"])
         if rows.shape[0] <= size:
             return self._modes(rows).mean(1)
-        # block by block, so that a million rows take no more memory than their answer
+        # block by block, so that a million rows take no more memory than their scores
         parts = blocks(rows.shape[0], size)
         return torch.cat([self._modes(rows[part]).mean(1) for part in parts])
 
@@ -320,27 +484,22 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
         moments = self._moments(rows)
         few = rows.shape[0] <= FEW_ROWS and rows.device.type == "cpu" and not rows.requires_grad
         bare = bare_modes(moments, self.bandwidth_, self.orders, self.softening, in_numpy=few)
-        energies = self._energies.get(rows.device)
-        if energies is None:
-            energies = torch.from_numpy(self.energies_).to(rows.device)
-            self._energies[rows.device] = energies
-        return bare + energies
+        cache: dict[torch.device, Tensor] = self.__dict__.setdefault("_energies", {})
+        if rows.device not in cache:
+            cache[rows.device] = torch.from_numpy(self.energies_).to(rows.device)
+        return bare + cache[rows.device]
 
     def _moments(self, rows: Tensor) -> Moments:
-        return self._field(rows.device)(rows)
-
-    def _field(self, device: torch.device) -> Engine:
-        field = self._fields.get(device)
-        if field is None:
-            centers = torch.from_numpy(self.centers_).to(device)
+        cache: dict[torch.device, Engine] = self.__dict__.setdefault("_engines", {})
+        if rows.device not in cache:
             log_weights = None
             if self.log_weights_ is not None:
-                log_weights = torch.from_numpy(self.log_weights_).to(device)
-            field = field_of(self.engine, centers, self.bandwidth_, log_weights, self.spread_)
-            self._fields[device] = field
-        return field
-
-    # ------------------------------------------------------------------ devices and state
+                log_weights = torch.from_numpy(self.log_weights_).to(rows.device)
+            centers = torch.from_numpy(self.centers_).to(rows.device)
+            cache[rows.device] = field_of(
+                self.engine, centers, self.bandwidth_, log_weights, self.spread_
+            )
+        return cache[rows.device](rows)
 
     def _compute_device(self, rows: Tensor, X: Any) -> torch.device:
         if self.device != "auto":
@@ -351,12 +510,6 @@ class QIPF(Deciding, OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        for cache in ("_fields", "_energies"):
-            if cache in state:
-                state[cache] = {}
+        for cache in ("_engines", "_energies"):
+            state.pop(cache, None)
         return state
-
-
-def _width(whole: Coreset) -> float:
-    """Silverman's width for the rows that a coreset stands for."""
-    return silverman(whole.centers, whole.log_weights, whole.count, whole.spread)

@@ -1,40 +1,35 @@
-"""What a field is told: its parameters, its device, and where the model erred; all checked."""
+"""Checks of a field's parameters."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from torch import Tensor
 
-from qipf.errors import QIPFInputError, QIPFWarning, first_line, unknown_name
+from qipf.errors import QIPFInputError, first_line, unknown_name
 from qipf.field import engines
 from qipf.field.potential import checked_orders, checked_softening
+from qipf.validation.parameters import require_positive_integer
 
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
 REDUCTIONS = ("auto", "coreset", "random")
 
-#: With ``"auto"``, rows longer than this are not condensed: centres would be fitted at too few
-#: places (`qipf.field.coreset_fit.PAIRS`), and how well it serves was measured on logits of ten classes.
+#: With ``"auto"``, longer rows are not reduced to a coreset: its quality was measured on logits of
+#: ten classes, and longer rows are fitted at fewer places (`qipf.field.coreset_fit`).
 LONGEST_CONDENSED = 16
 
 
 def check_parameters(field: Any) -> None:
-    """Refuse parameters that no field can be fitted with."""
+    """Raise `QIPFInputError` for parameters that a field cannot be fitted with."""
     checked_orders(field.orders)
     checked_softening(field.softening)
     _check_bandwidth(field.bandwidth)
-    whole = isinstance(field.max_centers, Integral) and not isinstance(field.max_centers, bool)
-    if not whole or field.max_centers < 1:
-        raise QIPFInputError(
-            f"max_centers must be an integer of at least 1, got {field.max_centers!r}."
-        )
+    require_positive_integer(field.max_centers, "max_centers")
     if field.reduction not in REDUCTIONS:
         raise unknown_name("reduction", field.reduction, REDUCTIONS)
     if not _is_number(field.contamination) or not 0 < field.contamination <= 0.5:
@@ -45,9 +40,9 @@ def check_parameters(field: Any) -> None:
 
 
 def reduction_for(field: Any, dimension: Callable[[], int]) -> str:
-    """How more rows than centres are reduced, ``"coreset"`` or ``"random"``.
+    """The reduction that ``"auto"`` stands for: ``"coreset"`` for short rows, else ``"random"``.
 
-    `dimension` tells how long the rows are; it is asked only if that matters.
+    `dimension` returns the length of the rows; it is called only if it is needed.
     """
     if field.reduction != "auto":
         return str(field.reduction)
@@ -71,7 +66,7 @@ def _check_bandwidth(bandwidth: Any) -> None:
 
 
 def check_device(device: Any) -> None:
-    """Refuse a device that is not ``"auto"`` and cannot compute here."""
+    """Raise `QIPFInputError` for a device that is not ``"auto"`` and not available here."""
     if device == "auto":
         return
     try:
@@ -84,57 +79,13 @@ def check_device(device: Any) -> None:
 
 
 def checked_random_state(seed: Any) -> np.random.RandomState:
-    """What draws at random, from whatever scikit-learn takes for it."""
+    """A random generator, from anything that scikit-learn accepts as `random_state`."""
     try:
         return check_random_state(seed)
     except ValueError as error:
         raise QIPFInputError(
             f"random_state must be an integer ≥ 0, None or a numpy RandomState, got {seed!r}."
         ) from error
-
-
-def errors_of(
-    rows: Tensor,  # (n, d) logits
-    y: Any,  # (n,)
-    wrong: Any,  # (n,)
-    required: bool = False,
-) -> np.ndarray | None:  # (n,)
-    """Where the model erred, if that can be known; labels that are no classes tell nothing.
-
-    `required` refuses such labels, which otherwise only get a warning.
-    """
-    if y is not None and wrong is not None:
-        raise QIPFInputError("Pass y (true classes) or wrong (where the model erred), not both.")
-    if wrong is not None:
-        flags = _column(wrong, rows.shape[0], "wrong")
-        if not np.isin(flags, (0, 1)).all():
-            raise QIPFInputError("wrong must hold booleans: True where the model erred.")
-        return flags.astype(bool)
-    if y is None:
-        return None
-    labels = _column(y, rows.shape[0], "y")
-    numeric = np.issubdtype(labels.dtype, np.number) or labels.dtype == bool
-    classes = rows.shape[1]
-    if not numeric or not np.isin(labels, np.arange(classes)).all():
-        told = f"y does not hold classes 0..{classes - 1}, so the model's errors cannot be told"
-        if required:
-            raise QIPFInputError(f"{told}. Pass wrong= if X is not logits.")
-        warnings.warn(
-            f"{told}; the bandwidth is chosen by likelihood. Pass wrong= if X is not logits.",
-            QIPFWarning,
-            stacklevel=4,
-        )
-        return None
-    return rows.argmax(1).cpu().numpy() != labels
-
-
-def _column(values: Any, length: int, name: str) -> np.ndarray:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    if array.shape != (length,):
-        raise QIPFInputError(
-            f"{name} must have shape ({length},), one entry per row of X, got {array.shape}."
-        )
-    return array
 
 
 def _is_number(value: object) -> bool:

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from qipf.field.graph import ExactConstants
-from qipf.layered import LayeredQIPF
+from qipf.export.constants import ExactConstants
+from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.layered.posteriors import completed
+from qipf.network.features import LayerSite, run_once
 from qipf.network.forward import device_of
-from qipf.network.reading import passed
 
 
 class LayersGraph(nn.Module):
-    """Inputs in; logits, uncertainty and probabilities out.
+    """Inputs to logits, uncertainty, probabilities and, with a threshold, accepted.
 
-    A row with NaN or infinity in its logits or layers, which `LayeredQIPF` would refuse, has NaN as
-    its uncertainty. One batch holds a matrix of its rows times the centres for every layer.
+    A row with NaN or infinity in its logits or layers gets NaN as its uncertainty and is not
+    accepted. A batch needs memory for a matrix of its rows times the centres for every layer.
     """
 
-    def __init__(self, model: LayeredQIPF) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        fields: Mapping[LayerSite, ClassField],
+        weights: Tensor,  # (1 + layers,)
+        threshold: float | None = None,
+    ) -> None:
         super().__init__()
-        device = device_of(model.net)
-        self.net = model.net
-        self._fields = {site: field.to(device) for site, field in model._fields().items()}
+        device = device_of(net)
+        self.net, self.threshold = net, threshold
+        self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
-        self.register_buffer("weights", model._weights(device))
+        self.register_buffer("weights", weights.to(device))
 
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
-        logits, rows = passed(self.net, inputs, tuple(self._fields))
-        judged = {site: field.in_one(rows[site]) for site, field in self._fields.items()}
+        logits, rows = run_once(self.net, partial(self.net, inputs), tuple(self._fields))
+        values = {site: field.in_one(rows[site]) for site, field in self._fields.items()}
         with ExactConstants():
             softmax = torch.softmax(logits.double(), 1)
             posteriors = [
-                completed(judged[site].posterior, field, softmax)
+                completed(values[site].posterior, field, softmax)
                 for site, field in self._fields.items()
             ]
             probabilities = mixed(torch.stack([softmax, *posteriors], 1), self.weights)
@@ -46,4 +54,7 @@ class LayersGraph(nn.Module):
             for read in rows.values():
                 finite = finite & torch.isfinite(read).all(1)
             uncertainty = torch.where(finite, uncertainty, torch.full_like(uncertainty, math.nan))
-        return {"logits": logits, "uncertainty": uncertainty, "probabilities": probabilities}
+            results = {"logits": logits, "uncertainty": uncertainty, "probabilities": probabilities}
+            if self.threshold is not None:
+                results["accepted"] = uncertainty <= self.threshold
+        return results

@@ -1,68 +1,53 @@
-"""LayeredQIPF: fields of the classes over a network's layers, and the doubt they cast."""
+"""LayeredQIPF: fields of the classes over a network's layers, and the uncertainty they give."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.state import restore_calibration
 from qipf.errors import QIPFInputError, unknown_name
+from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
+from qipf.io.container import Arrays
 from qipf.layered.class_field import ClassField
 from qipf.layered.explanation import Explanation, explained
+from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import sample_examples
 from qipf.layered.mixture import log_odds_of_error, mixed
 from qipf.layered.mixture_weights import LEAST, weighed
 from qipf.layered.posteriors import posteriors_of
 from qipf.layered.selection import chosen_fields
+from qipf.layered.state import REDUCTIONS, layered_state, restored_layers
 from qipf.layered.tuning import tuning_sets
-from qipf.network.batches import few_rows, mapped
-from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites
-from qipf.network.forward import NoProbabilities, device_of, evaluating, fingerprint
-from qipf.network.reading import in_parts, passed
+from qipf.network.batches import few_rows
+from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
+from qipf.network.forward import NoProbabilities, device_of, evaluating, named_layer, unchanged
+from qipf.network.model import NetworkModel, Scores
 from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
+from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
+    from typing_extensions import Self
 
-    from qipf.export import OnnxFile
-
-
-#: Examples whose rows are kept, at most, when no other number is given.
+#: Default of `max_centers`, and number of examples that a coreset is made from.
 MOST_EXAMPLES = 60_000
 
-#: How centres come from examples.
-REDUCTIONS = ("random", "coreset")
 
-#: Seeds are below this: the next one seeds the perturbations.
-LARGEST_SEED = 2**32 - 1
+class LayeredQIPF(NetworkModel):
+    r"""Uncertainty of predictions from all layers of a network, in one forward pass.
 
-
-@dataclass(frozen=True)
-class LayeredPrediction:
-    """What the network says of a batch, and how far to trust it."""
-
-    logits: Tensor  # (n, classes)
-    labels: Tensor  # (n,) the class of the largest logit
-    uncertainty: Tensor  # (n,) log-odds against that class; higher = less to be trusted
-    probabilities: Tensor  # (n, classes) of the network and its layers together
-
-
-class LayeredQIPF:
-    r"""How far a network's layers agree with its prediction, in one forward pass.
-
-    Every layer has a field for each class, over the training data's own outputs of that layer;
-    their shares of the whole field are the layer's posterior on the class. The posteriors of all
-    layers and the network's softmax are mixed with weights that make the truth likeliest on
-    training inputs kept apart and on their perturbed copies, which the network has not seen. The
-    uncertainty of a prediction is the log-odds of that mixture against the predicted class:
+    Every layer has a field for each class, over the layer's outputs for the training data. The
+    shares of the classes in the whole field are the layer's posterior. The posteriors of all
+    layers and the network's softmax form a mixture. Its weights maximise the likelihood of the
+    true classes on held-out training inputs and on perturbed copies of them. The uncertainty of a
+    prediction is the log-odds of the mixture against the predicted class k:
 
     .. math:: \bar p = \alpha_0\,\mathrm{softmax} + \sum_l \alpha_l\, q_l, \qquad
               \text{uncertainty} = \log(1 - \bar p_k) - \log \bar p_k
@@ -70,23 +55,26 @@ class LayeredQIPF:
     Parameters
     ----------
     net : a trained network that returns logits (n, classes) for one tensor of inputs.
-    layers : ``"auto"`` tries what at most eight dense or convolutional layers read, evenly over
-        the network's depth, and keeps those that count; or the names of layers whose outputs to
-        use.
-    max_centers : centres of a layer's field, at most; fewer where centres times classes would
-        exceed 16 million. Time, memory and files grow with them.
-    reduction : ``"random"`` makes so many training examples the centres, ``"coreset"`` weighted
-        centres that stand for up to 60,000 examples, at least one for each class.
-    max_dimension : a layer's rows are narrowed to so many numbers.
-    max_tuning : training examples kept apart, at most, to choose widths and weights by.
+    layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
+        over the network's depth, and keeps those with a notable weight; or the names of layers
+        whose outputs to use.
+    max_centers : largest number of centres of a layer's field; fewer where centres times classes
+        would exceed 16 million. Time, memory and files grow with them.
+    reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
+        ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
+        class.
+    max_dimension : largest dimension that a layer's rows are projected to.
+    max_tuning : largest number of training examples that are held out to choose bandwidths and
+        weights.
     random_state : seed of the samples and the perturbations.
 
     Attributes
     ----------
-    layers_ : the places in the network that are read.
-    fields_ : the layers' fields; ``fields_[0].examples`` tells which examples of the loader,
-        counted from 0, the first field's centres are, or, in a coreset, are nearest to.
-    weights_ : weights of the softmax, first, and the layers in the mixture; they sum to one.
+    layers_ : the layer sites that are read.
+    fields_ : the layers' fields; ``fields_[0].examples`` are the positions in the loader, counted
+        from 0, of the first field's centres or, in a coreset, of the examples nearest to them.
+    weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
+    calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
 
     Examples
     --------
@@ -98,51 +86,35 @@ class LayeredQIPF:
     torch.Size([5])
     """
 
+    layers_: tuple[LayerSite, ...]
+    fields_: tuple[ClassField, ...]
+    weights_: Tensor  # (1 + layers,)
+
     def __init__(
         self,
         net: nn.Module,
         layers: str | Sequence[str] = "auto",
         *,
         max_centers: int = MOST_EXAMPLES,
-        reduction: str = "random",
+        reduction: str = "auto",
         max_dimension: int = 128,
         max_tuning: int = 1000,
         random_state: int = 0,
     ) -> None:
-        if not isinstance(net, nn.Module):
-            raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
-        for name, value in (
-            ("max_centers", max_centers),
-            ("max_dimension", max_dimension),
-            ("max_tuning", max_tuning),
-        ):
-            if not _whole(value) or value < 1:
-                raise QIPFInputError(f"{name} must be an integer of at least 1, got {value!r}.")
-        if not _whole(random_state) or not 0 <= random_state < LARGEST_SEED:
-            raise QIPFInputError(
-                f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
-                f"{random_state!r}."
-            )
-        if not isinstance(reduction, str) or reduction not in REDUCTIONS:
-            raise unknown_name("reduction", reduction, REDUCTIONS)
-        if not isinstance(layers, str) or layers != "auto":
-            named_sites(net, layers)
-        self.net, self.layers = net, layers
-        self.max_centers, self.reduction = int(max_centers), reduction
-        self.max_dimension = int(max_dimension)
-        self.max_tuning, self.random_state = int(max_tuning), int(random_state)
-        self.layers_: tuple[LayerSite, ...] = ()
-        self.fields_: tuple[ClassField, ...] = ()
-        self.weights_: Tensor | None = None  # (1 + layers,)
-        self._fitted_with: str | None = None  # fingerprint of the network
-        #: a few inputs, for what traces the network
-        self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        super().__init__(net)
+        self.layers = layers
+        self.max_centers = max_centers
+        self.reduction = reduction
+        self.max_dimension = max_dimension
+        self.max_tuning = max_tuning
+        self.random_state = random_state
 
-    def fit(self, loader: Iterable[Any]) -> LayeredQIPF:
-        """Stream labelled training data, ``(inputs, labels)`` a batch, and build the fields.
+    def fit(self, loader: Iterable[Any]) -> Self:
+        """Stream labelled training data, batches of ``(inputs, labels)``, and build the fields.
 
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
+        self._check_parameters()
         random = np.random.RandomState(self.random_state)
         sites: tuple[LayerSite, ...] = ()
         example: Tensor | None = None
@@ -151,157 +123,185 @@ class LayeredQIPF:
             nonlocal sites, example
             if example is None:
                 example = few_rows(inputs)
-                self._watch(example)
+                self._require_logits(example)
                 sites = self._sites(example)
-            return in_parts(self.net, inputs, sites)
+            return run_in_batches(self.net, inputs, sites)
 
-        condensed = self.max_centers if self.reduction == "coreset" else None
-        examples = self.max_centers if condensed is None else max(condensed, MOST_EXAMPLES)
-        named = not isinstance(self.layers, str)
+        condensed = int(self.max_centers) if self.reduction == "coreset" else None
+        examples = int(self.max_centers) if condensed is None else max(condensed, MOST_EXAMPLES)
+        least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
         with evaluating(self.net), torch.no_grad():
             centers, held, classes = sample_examples(
-                loader, read, examples, self.max_tuning, random
+                loader, read, examples, int(self.max_tuning), random
             )
-            tuning = tuning_sets(self.net, held, sites, classes, self.random_state)
+            tuning = tuning_sets(self.net, held, sites, classes, int(self.random_state))
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(
-                    centers, tuning, sites, classes, self.max_dimension, condensed
+                    centers, tuning, sites, classes, int(self.max_dimension), condensed
                 )
-                fields, weights = weighed(fields, tuning, 0.0 if named else LEAST)
+                fields, weights = weighed(fields, tuning, least)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
         self.weights_ = weights
-        self._fitted_with = fingerprint(self.net)
-        self._example = ((example,), {})
+        self._set_fitted(((example,), {}))
         return self
 
-    def _watch(self, inputs: Tensor) -> None:
-        """Refuse a network that ends in a softmax: its posterior would be flattened by another."""
+    def _check_parameters(self) -> None:
+        self._require_module()
+        for name in ("max_centers", "max_dimension", "max_tuning"):
+            require_positive_integer(getattr(self, name), name)
+        if not is_integer(self.random_state) or not 0 <= self.random_state < LARGEST_SEED:
+            raise QIPFInputError(
+                f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
+                f"{self.random_state!r}."
+            )
+        if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
+            raise unknown_name("reduction", self.reduction, REDUCTIONS)
+        if not isinstance(self.layers, str) or self.layers != "auto":
+            named_sites(self.net, self.layers)
+
+    def _require_logits(self, inputs: Tensor) -> None:
+        """Raise for a network that ends in a softmax."""
         with NoProbabilities(True) as watch:
-            watch.refuse(passed(self.net, inputs.to(device_of(self.net)), ())[0])
+            watch.refuse(run_in_batches(self.net, inputs.to(device_of(self.net)), ())[0])
 
     def _sites(self, inputs: Tensor) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
-            return chosen_sites(self.net, lambda: in_parts(self.net, inputs, ()))
+            return chosen_sites(self.net, lambda: run_in_batches(self.net, inputs, ()))
         return named_sites(self.net, self.layers)
 
-    # ------------------------------------------------------------------ scoring
-
-    def __call__(self, inputs: Tensor) -> LayeredPrediction:
-        """Run the network and judge each prediction."""
-        logits, _, posteriors, _ = self._judged(inputs)
-        probabilities = mixed(posteriors, self._weights(logits.device))
-        labels = logits.argmax(1)
-        return LayeredPrediction(
-            logits, labels, log_odds_of_error(probabilities, labels), probabilities
-        )
-
-    def uncertainty(self, inputs: Tensor) -> Tensor:  # (n,)
-        """How little each prediction is to be trusted. Higher = less."""
-        return self(inputs).uncertainty
-
-    def log_density(self, inputs: Tensor) -> Tensor:  # (n, layers)
-        """The height of each layer's whole field, log ρ ≤ 0: how familiar the input is there."""
-        return self._judged(inputs)[3]
-
-    def posteriors(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
-        """What the softmax, first, and every layer think of the class."""
-        return self._judged(inputs)[2]
-
-    def explain(self, inputs: Tensor, nearest: int = 3) -> list[Explanation]:
-        """Why each prediction is doubted or trusted; ``print(model.explain(inputs)[0])``.
-
-        Every `Explanation` has the posteriors of the softmax and the layers, their shares of the
-        doubt, and the `nearest` training examples of the predicted class and of its rival in the
-        layer that doubts most, by their places in the loader's order.
-        """
-        if not _whole(nearest) or nearest < 1:
-            raise QIPFInputError(f"nearest must be an integer of at least 1, got {nearest!r}.")
-        logits, rows, posteriors, _ = self._judged(inputs)
-        weights = self._weights(logits.device)
-        return explained(logits, rows, posteriors, weights, self._fields(), int(nearest))
-
-    def _judged(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
-        """Logits, rows, posteriors and the fields' heights."""
-        self._require_fitted()
-        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            came = type(inputs).__name__
-            came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else came
-            raise QIPFInputError(
-                f"inputs must be a tensor with one row an example, (n, ...), got {came}."
-            )
-        with evaluating(self.net), torch.no_grad():
-            logits, rows = in_parts(self.net, inputs, self.layers_)
-            self._check(logits, rows)
-            self._place(logits.device)
-            with full_precision(logits.device):
-                return (logits, rows, *posteriors_of(logits, rows, self._fields()))
-
-    def _check(self, logits: Tensor, rows: Rows) -> None:
-        """Refuse what is no number, and what another network gave."""
-        require_finite(logits, "The network's output for these inputs")
-        for site, field in self._fields().items():
-            require_finite(rows[site], f"{site} for these inputs")
-            wide, classes = rows[site].shape[1], logits.shape[1]
-            if (wide, classes) != (len(field.metric.mean), field.classes):
-                raise QIPFInputError(
-                    f"{site} gives {wide} numbers and the network {classes} logits; its field was "
-                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
-                )
-
-    def _fields(self) -> dict[LayerSite, ClassField]:
-        return dict(zip(self.layers_, self.fields_, strict=True))
-
-    def _weights(self, device: torch.device) -> Tensor:
-        assert self.weights_ is not None  # it is fitted
-        return self.weights_.to(device)
-
-    def _place(self, device: torch.device) -> None:
-        """Move the fields to where the network is now."""
-        if any(field.embeddings.device != device for field in self.fields_):
-            self.fields_ = tuple(field.to(device) for field in self.fields_)
-
-    def _placed(
-        self, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs and keyword inputs where the network is."""
-        device = device_of(self.net)
-        return mapped((inputs, options), lambda tensor: tensor.to(device))
-
     def _require_fitted(self) -> None:
-        if self.weights_ is None:
+        if "weights_" not in self.__dict__:
             raise QIPFNotFittedError(
                 "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
             )
 
-    # ------------------------------------------------------------------ export
+    # ------------------------------------------------------------------ scoring
 
-    def export_onnx(
-        self, path: Path | str, example: Tensor | None = None, *, check: bool = True
-    ) -> OnnxFile:
-        """Write the network, its layers' fields and the uncertainty as one ONNX file.
+    def log_density(self, inputs: Tensor) -> Tensor:  # (n, layers)
+        """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
+        return self._evaluate(inputs)[3]
 
-        Parameters
-        ----------
-        path : the file, ``.onnx``. It appears whole and checked, or not at all.
-        example : a batch of the network's inputs; by default, a few that `fit` has seen.
-        check : run the file in ONNX Runtime, if that is installed, and compare with PyTorch.
+    def posteriors(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
+        """Class probabilities of the softmax, first, and of every layer."""
+        return self._evaluate(inputs)[2]
 
-        The outputs are ``logits``, ``uncertainty`` and ``probabilities``, for a batch of any
-        length; see docs/layers.md.
+    def explain(self, inputs: Tensor, nearest: int = 3) -> list[Explanation]:
+        """Explain each prediction's uncertainty; ``print(model.explain(inputs)[0])``.
+
+        Every `Explanation` has the posteriors of the softmax and the layers, their shares of the
+        uncertainty, and the `nearest` training examples of the predicted class and of its rival in
+        the layer with the largest share, by their positions in the loader.
         """
-        from qipf.export import export_layers_onnx
+        require_positive_integer(nearest, "nearest")
+        logits, rows, posteriors, _ = self._evaluate(inputs)
+        weights = self.weights_.to(logits.device)
+        return explained(logits, rows, posteriors, weights, self.layer_fields(), int(nearest))
 
-        return export_layers_onnx(self, path, example, check=check)
+    def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
+        if options or len(inputs) != 1:
+            raise QIPFInputError(
+                "LayeredQIPF takes one tensor of inputs. Networks with several inputs can be "
+                "scored by one layer: qipf.wrap(net, layer=...)."
+            )
+        logits, _, posteriors, _ = self._evaluate(inputs[0])
+        probabilities = mixed(posteriors, self.weights_.to(logits.device))
+        uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
+        return Scores(logits, uncertainty, probabilities)
 
-    def export(self, example: Tensor | None = None) -> ExportedProgram:
-        """The same graph as a `torch.export` program; ``program.module()(inputs)`` gives a dict."""
-        from qipf.export import export_layers
+    def _evaluate(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
+        """Logits, rows of the layers, posteriors and log densities."""
+        self._require_fitted()
+        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
+            given = type(inputs).__name__
+            given = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else given
+            raise QIPFInputError(
+                f"inputs must be a tensor with one row per example, (n, ...), got {given}."
+            )
+        with evaluating(self.net), torch.no_grad():
+            logits, rows = run_in_batches(self.net, inputs, self.layers_)
+            self._check_outputs(logits, rows)
+            if any(field.embeddings.device != logits.device for field in self.fields_):
+                self.fields_ = tuple(field.to(logits.device) for field in self.fields_)
+            with full_precision(logits.device):
+                return (logits, rows, *posteriors_of(logits, rows, self.layer_fields()))
 
-        return export_layers(self, example)
+    def _check_outputs(self, logits: Tensor, rows: Rows) -> None:
+        """Raise for NaN and infinity, and for outputs of another network."""
+        require_finite(logits, "The network's output for these inputs")
+        for site, field in self.layer_fields().items():
+            require_finite(rows[site], f"{site} for these inputs")
+            width, classes = rows[site].shape[1], logits.shape[1]
+            if (width, classes) != (len(field.metric.mean), field.classes):
+                raise QIPFInputError(
+                    f"{site} gives {width} numbers and the network {classes} logits; its field was "
+                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
+                )
 
+    def layer_fields(self) -> dict[LayerSite, ClassField]:
+        """The fields by layer site."""
+        return dict(zip(self.layers_, self.fields_, strict=True))
 
-def _whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    # ------------------------------------------------------------------ export and files
 
+    def _graph(
+        self, example: Example, rule: AcceptRule | None, max_centers: int | None
+    ) -> tuple[nn.Module, dict[str, Any]]:
+        if max_centers is not None:
+            raise QIPFInputError(
+                "max_centers= is for fields of logits. For a smaller file fit "
+                "LayeredQIPF(net, reduction='coreset', max_centers=...)."
+            )
+        threshold = self._threshold(rule)
+        metadata: dict[str, Any] = {
+            "centers": max((len(field.embeddings) for field in self.fields_), default=0),
+            "layers": tuple(map(str, self.layers_)),
+            "weights": tuple(self.weights_.tolist()),
+        }
+        if threshold is not None:
+            metadata["threshold"] = threshold
+        graph = LayersGraph(self.net, self.layer_fields(), self.weights_, threshold)
+        return graph, metadata
 
-__all__ = ["LayeredPrediction", "LayeredQIPF"]
+    def facts(self) -> dict[str, str]:
+        """Lines of the summary, by name."""
+        layers = [
+            f"{site}, weight {weight:.3f}, {len(field.embeddings):,} "
+            f"{'weighted ' if bool((field.counts != 1).any()) else ''}centres, bandwidth "
+            f"{field.bandwidth:.4g}, {len(field.metric.mean)} numbers projected to "
+            f"{field.embeddings.shape[1]}"
+            for (site, field), weight in zip(
+                self.layer_fields().items(), self.weights_.tolist()[1:], strict=True
+            )
+        ]
+        names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
+        return {
+            "kind": "fields of a network's layers",
+            "softmax": f"weight {float(self.weights_[0]):.3f}",
+            "layers": f"\n{'':14}".join(layers) or "none",
+            "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
+            "network": f"weights {self.fitted_with or 'not recorded'}",
+        }
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Header and arrays of the model's file."""
+        header, arrays = layered_state(self)
+        network = {"fingerprint": unchanged(self.net, self.fitted_with)}
+        return {**header, "network": network}, arrays
+
+    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
+        return LayeredQIPF.from_state(header, arrays, path, None)
+
+    @classmethod
+    def from_state(
+        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None
+    ) -> LayeredQIPF:
+        """The model in a file's header and arrays; without `net` it can only be described."""
+        found = restored_layers(header, arrays, path)
+        model = cls(net, **found.parameters)  # type: ignore[arg-type]
+        for site in found.fields if net is not None else ():
+            named_layer(model.net, site.layer)
+        model.layers_, model.fields_ = tuple(found.fields), tuple(found.fields.values())
+        model.weights_ = found.weights
+        model.fitted_with = header["network"]["fingerprint"]
+        restore_calibration(model, header, arrays, path)
+        return model

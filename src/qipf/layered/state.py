@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
 from qipf.layered.class_field import LARGEST_TABLE, ClassField
 from qipf.layered.metric import Metric
-from qipf.layered.model import LARGEST_SEED, REDUCTIONS, LayeredQIPF
 from qipf.network.features import LayerSite
-from qipf.network.forward import named_layer
-from qipf.validation.not_fitted import QIPFNotFittedError
+from qipf.validation.parameters import LARGEST_SEED
+
+if TYPE_CHECKING:
+    from qipf.layered.model import LayeredQIPF
+
+#: How training examples become centres.
+REDUCTIONS = ("auto", "random", "coreset")
 
 #: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
 NARROWEST, WIDEST = 1e-8, 1e3
@@ -45,45 +50,15 @@ class LayeredState:
     fields: dict[LayerSite, ClassField]
     weights: Tensor  # (1 + layers,)
 
-    def with_network(self, net: nn.Module) -> LayeredQIPF:
-        """Return the model; raise if the network lacks one of the layers."""
-        model = LayeredQIPF(net, **self.parameters)
-        for site in self.fields:
-            named_layer(net, site.layer)
-        model.layers_, model.fields_ = tuple(self.fields), tuple(self.fields.values())
-        model.weights_ = self.weights
-        return model
 
-    def describe(self, header: dict[str, Any]) -> dict[str, Any]:
-        """What a file with this header holds, as plain values."""
-        fields, weights = self.fields.values(), self.weights.tolist()
-        layers = [
-            {
-                **layer,
-                "weight": weight,
-                "width": len(field.metric.mean),
-                "dimension": field.embeddings.shape[1],
-                "centers": len(field.embeddings),
-                "weighted": bool((field.counts != 1).any()),
-            }
-            for layer, field, weight in zip(header["layers"], fields, weights[1:], strict=True)
-        ]
-        return {
-            **header,
-            "layers": layers,
-            "softmax_weight": weights[0],
-            "centers": {"count": max((layer["centers"] for layer in layers), default=0)},
-        }
-
-
-def state_of(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
-    """Header (parameters and layers) and arrays of a fitted model."""
-    if model.weights_ is None:
-        raise QIPFNotFittedError("There is nothing to save yet: fit the model first.")
+def layered_state(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
+    """Header, without origin and network, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
+    parameters |= {name: int(parameters[name]) for name in PARAMETERS[2:]}  # no NumPy integers
     if not isinstance(model.layers, str):
         parameters["layers"] = list(model.layers)
-    arrays: Arrays = {"weights": model.weights_.numpy()}
+    decisions, arrays = calibration.calibration_state(model)
+    arrays["weights"] = model.weights_.numpy()
     layers = []
     for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
         metric = field.metric
@@ -92,11 +67,11 @@ def state_of(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
         parts = (metric.mean, metric.directions, field.embeddings, field.counts, field.labels)
         for name, part in zip(LAYER_ARRAYS, (*parts, field.examples), strict=True):
             arrays[f"{name} {number}"] = part.cpu().numpy().astype(LAYER_ARRAYS[name][0])
-    return {"parameters": parameters, "layers": layers}, arrays
+    return {"kind": "layers", "parameters": parameters, "layers": layers, **decisions}, arrays
 
 
-def restored_state(header: dict[str, Any], arrays: Arrays, path: str) -> LayeredState:
-    """The state that `state_of` described; `path` names the file in errors."""
+def restored_layers(header: dict[str, Any], arrays: Arrays, path: str) -> LayeredState:
+    """The state that `layered_state` described; `path` names the file in errors."""
     network = header["network"]
     require_keys(path, "network", network, ("fingerprint",))
     if not isinstance(network["fingerprint"], str):
@@ -157,7 +132,7 @@ def _checked_sites(path: str, layers: Any) -> list[LayerSite]:
 def _check_arrays(path: str, arrays: Arrays, layers: int) -> None:
     kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
     kinds["weights"] = (np.float64, 1)
-    if set(arrays) != set(kinds):
+    if set(arrays) - calibration.ARRAYS != set(kinds):
         refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
     for name, (kind, axes) in kinds.items():
         array = arrays[name]

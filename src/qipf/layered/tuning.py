@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from qipf.errors import QIPFWarning
 from qipf.layered.holdout import INPUTS, LABELS, PLACES, Examples, require_numbers
 from qipf.layered.perturbations import families, perturbed, strengths
-from qipf.network.features import LayerSite, Rows
-from qipf.network.reading import in_parts
+from qipf.network.features import LayerSite, Rows, run_in_batches
 from qipf.progress import progress
 
 #: Fewest held-out examples from which weights are learned.
@@ -35,7 +34,7 @@ def tuning_sets(
     if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
     inputs = held[INPUTS]
-    logits, rows = in_parts(net, inputs, sites)
+    logits, rows = run_in_batches(net, inputs, sites)
     require_numbers(logits, rows, held[PLACES])
     labels = held[LABELS].to(logits.device)
     found = Tuning({"clean": (logits, rows)}, labels)
@@ -51,12 +50,12 @@ def tuning_sets(
     few = inputs[: max(FEWEST, len(inputs) // 2)]
 
     def accuracy(shown: Tensor) -> float:
-        predicted = in_parts(net, shown, ())[0].argmax(1)
+        predicted = run_in_batches(net, shown, ())[0].argmax(1)
         return float((predicted == labels[: len(shown)]).double().mean())
 
     for name, perturb in progress(families(inputs).items(), "perturbing"):
         for t in strengths(accuracy, few, perturb, 1 / classes, seed):
-            logits, rows = in_parts(net, perturbed(inputs, perturb, t, seed + 1), sites)
+            logits, rows = run_in_batches(net, perturbed(inputs, perturb, t, seed + 1), sites)
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
     return found

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError
+from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
 from qipf.monitor.martingale import Martingale
 from qipf.monitor.online_p_values import OnlinePValues
-from qipf.monitor.state import State, model_digest, read_state, restored_state, write_state
+from qipf.monitor.state import State, read_state, restored_state, write_state
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
 from qipf.validation.scores import checked_scores, checked_share, real_numbers
 
@@ -90,9 +91,9 @@ class ShiftMonitor:
     --------
     >>> rng = np.random.default_rng(0)
     >>> monitor = ShiftMonitor(Calibration(rng.normal(size=500)))
-    >>> monitor.update(rng.normal(size=2000)).alarm
+    >>> monitor.update_scores(rng.normal(size=2000)).alarm
     False
-    >>> verdict = monitor.update(rng.normal(loc=1.0, size=200))
+    >>> verdict = monitor.update_scores(rng.normal(loc=1.0, size=200))
     >>> verdict.alarm, verdict.alarm_at, verdict.change_point
     (True, 2050, 2004)
     """
@@ -110,6 +111,7 @@ class ShiftMonitor:
         self.alpha, self.window, self.random_state = _checked(alpha, window, random_state)
         self.rule = getattr(self.model, "rule_", None) if rule is None else rule
         self.notes: dict[str, int | str] = {}
+        self.model_digest = _digest(model)
         self._accuracy = (
             None if self.calibration.wrong is None else AccuracyEstimator.of(self.calibration)
         )
@@ -125,12 +127,7 @@ class ShiftMonitor:
         """Number of predictions so far."""
         return self._state.martingale.count
 
-    @property
-    def model_digest(self) -> str:
-        """Digest of the model, as it is now, and of the calibration."""
-        return model_digest(self.calibration, self.model)
-
-    def update(self, uncertainty: Any) -> Verdict:
+    def update_scores(self, uncertainty: Any) -> Verdict:
         """Add predictions, one or many, by their uncertainties; NaN ranks highest.
 
         Every call computes the whole verdict, which takes longer than adding a prediction: where
@@ -156,32 +153,20 @@ class ShiftMonitor:
         )
         return self.verdict()
 
-    def update_logits(self, logits: Any) -> Verdict:
-        """Add predictions by their logits, one row or many.
+    def update(self, *batch: Any, **options: Any) -> Verdict:
+        """Add the predictions of a batch, which is passed to the model's `uncertainty`.
 
-        A row with NaN or inf ranks highest and is counted as abstained.
+        A `QIPF` takes logits, one row or many; a row with NaN or inf ranks highest and is counted
+        as abstained. A model with a network takes the network's inputs.
         """
-        return self.update(self.uncertainty(logits))
-
-    def uncertainty(self, logits: Any) -> NDArray[np.float64]:  # (n, d) or (d,) -> (n,)
-        """The model's uncertainty of each row; NaN for rows with NaN or inf."""
         if self.model is None:
             raise QIPFInputError(
-                "This monitor was made from a Calibration and cannot score logits. Make it from "
-                "the model, or call update(uncertainty)."
+                "This monitor was made from a Calibration and cannot score inputs. Make it from "
+                "the model, or call update_scores(uncertainty)."
             )
-        rows = np.atleast_2d(real_numbers(logits, "logits"))
-        width = getattr(self.model, "n_features_in_", rows.shape[1])
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise QIPFInputError(
-                f"logits must be rows of {width} numbers, as the model was fitted with, got shape "
-                f"{rows.shape}."
-            )
-        finite = np.isfinite(rows).all(axis=1)
-        values = np.full(len(rows), np.nan)
-        if finite.any():
-            values[finite] = self.model.uncertainty(rows if finite.all() else rows[finite])
-        return values
+        if isinstance(self.model, QIPF):
+            return self.update_scores(_logit_scores(self.model, *batch))
+        return self.update_scores(self.model.uncertainty(*batch, **options))
 
     def verdict(self) -> Verdict:
         """The result so far."""
@@ -235,9 +220,8 @@ class ShiftMonitor:
         model : the model or Calibration it was made from; any other raises `QIPFFileError`.
         rule : as in the constructor, for new predictions; it is not part of the file.
         """
-        calibration = calibration_of(model)
-        field = None if isinstance(model, Calibration) else model
-        header, arrays = read_state(path, model_digest(calibration, field))
+        calibration_of(model)  # a model that is not calibrated raises before the file is read
+        header, arrays = read_state(path, _digest(model))
         try:
             monitor = cls(model, header["alpha"], header["window"], rule, header["random_state"])
         except QIPFInputError as error:
@@ -245,6 +229,27 @@ class ShiftMonitor:
         monitor.notes = header["notes"]
         monitor._state = restored_state(str(path), header, arrays, monitor._state.p_values)
         return monitor
+
+
+def _logit_scores(field: QIPF, logits: Any) -> NDArray[np.float64]:  # (n, d) or (d,) -> (n,)
+    """Uncertainty of each row; NaN for rows with NaN or inf."""
+    rows = np.atleast_2d(real_numbers(logits, "logits"))
+    width = field.n_features_in_
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise QIPFInputError(
+            f"logits must be rows of {width} numbers, as the model was fitted with, got shape "
+            f"{rows.shape}."
+        )
+    finite = np.isfinite(rows).all(axis=1)
+    values = np.full(len(rows), np.nan)
+    if finite.any():
+        values[finite] = field.uncertainty(rows if finite.all() else rows[finite])
+    return values
+
+
+def _digest(model: Any) -> str:
+    """Digest of a model and its calibration set, or of a `Calibration`."""
+    return model.digest if isinstance(model, Calibration) else model.digest()
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:

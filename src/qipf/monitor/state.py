@@ -9,7 +9,6 @@ which of them were abstained from (``refused``). Everything is checked before it
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf._version import __version__
-from qipf.calibration.conformal import Calibration
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, encode, read_file
@@ -28,7 +26,7 @@ from qipf.io.schema import KINDS, refuse, require_keys, require_version
 from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _KEYS = {
     "format_version",
@@ -97,7 +95,7 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
             f"{name} holds {what}, where {KINDS['monitor']} is expected. Name a separate file for "
             "the state; it is created if it does not exist."
         )
-    require_version(name, header, FORMAT_VERSION)
+    require_version(name, header, FORMAT_VERSION, FORMAT_VERSION)
     require_keys(name, "header", header, _KEYS)
     require_keys(name, "list of arrays", dict(arrays), _ARRAYS)
     if header["reference"] != digest:
@@ -132,20 +130,6 @@ def restored_state(
     if (alarm is not None) != (martingale.peak >= -math.log(header["alpha"])):
         refuse(path, "its alarm does not agree with its evidence")
     return State(p_values, martingale, recent, flags.astype(bool), abstained, alarm)
-
-
-def model_digest(calibration: Calibration, model: Any = None) -> str:
-    """Digest of a calibration and, for a field, of everything its uncertainties depend on."""
-    if not hasattr(model, "centers_"):
-        return calibration.digest
-    digest = hashlib.blake2b(calibration.digest.encode(), digest_size=16)
-    for array in (model.centers_, model.energies_, model.log_weights_):
-        if array is not None:
-            digest.update(f"{array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
-    numbers = (model.bandwidth_, model.softening, model.spread_)
-    digest.update(repr([*map(float, numbers), *map(int, model.orders)]).encode())
-    return digest.hexdigest()
 
 
 def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:

@@ -226,7 +226,7 @@ class Watch:
     def _finish_window(self) -> None:
         """Score the pending rows, save and report; nothing without new rows or bad lines."""
         pending, self._pending = self._pending, []
-        verdict = self.monitor.update_logits(np.concatenate(pending)) if pending else None
+        verdict = self.monitor.update(np.concatenate(pending)) if pending else None
         self._warn_of_more_bad_lines()
         if self._counts() == self._reported or self.monitor.seen == 0:
             return

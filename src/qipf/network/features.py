@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from qipf.errors import QIPFInputError
-from qipf.network.forward import logits_of, named_layer
+from qipf.network.forward import device_of, logits_of, named_layer
 
 #: Layers that compute; the input of one of them is the finished output of those before it.
 COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -22,6 +23,9 @@ MOST_LAYERS = 8
 
 #: Widest row that a layer gives, and the finest grid that a map is averaged over.
 WIDEST, FINEST = 512, 8
+
+#: Inputs that pass through the network at once.
+BATCH = 1000
 
 #: A layer and its input or output -> one row per example, (n, d).
 Pooling = Callable[[nn.Module, Any], Tensor]
@@ -163,6 +167,16 @@ def run_once(
                 f"predictions; one row per prediction is needed. {remedy}"
             )
     return logits, {site: rows[0] for site, rows in found.items()}
+
+
+def run_in_batches(
+    net: nn.Module, inputs: Tensor, sites: Sequence[LayerSite]
+) -> tuple[Tensor, Rows]:
+    """Logits, and the rows at the sites, on the network's device, `BATCH` inputs at a time."""
+    device = device_of(net)
+    parts = [run_once(net, partial(net, part.to(device)), sites) for part in inputs.split(BATCH)]
+    rows = {site: torch.cat([found[site] for _, found in parts]) for site in sites}
+    return torch.cat([logits for logits, _ in parts]), rows
 
 
 # ---------------------------------------------------------------------- choosing

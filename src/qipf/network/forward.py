@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -98,21 +98,6 @@ def unchanged(net: nn.Module, fitted: str | None) -> str:
             "fitted with."
         )
     return now
-
-
-@contextmanager
-def captured(net: nn.Module, layer: str, pool: Callable[[Any], Tensor]) -> Iterator[list[Tensor]]:
-    """The pooled outputs of a layer while the network runs."""
-    found: list[Tensor] = []
-
-    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        found.append(pool(output))
-
-    handle = named_layer(net, layer).register_forward_hook(keep)
-    try:
-        yield found
-    finally:
-        handle.remove()
 
 
 def named_layer(net: nn.Module, layer: str) -> nn.Module:

@@ -1,51 +1,39 @@
-"""wrap(): a network together with the field of its own predictions."""
+"""wrap: a network together with the field of its own predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
+from qipf.calibration.accept_rule import AcceptRule
 from qipf.errors import QIPFInputError, unknown_name
+from qipf.export.check import Expected, expected, rounding_margin
+from qipf.export.program import Example
 from qipf.field.estimator import QIPF
-from qipf.field.parameters import check_parameters
-from qipf.network.batches import errors_in, few_rows, length_of, mapped, tensors_in, unpacked
-from qipf.network.forward import (
-    NoProbabilities,
-    captured,
-    device_of,
-    evaluating,
-    fingerprint,
-    logits_of,
-    named_layer,
-)
-from qipf.progress import progress
+from qipf.field.state import require_plain_seed
+from qipf.io.container import Arrays
+from qipf.io.schema import refuse, require_keys
+from qipf.network.batches import tensors_in
+from qipf.network.features import LayerSite, flatten_pooling, mean_pooling, run_once
+from qipf.network.forward import NoProbabilities, evaluating, logits_of, named_layer, unchanged
+from qipf.network.graph import ModelGraph
+from qipf.network.model import NetworkModel, Scores
 from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
-    from qipf.calibration.rule import AcceptRule
-    from qipf.export import OnnxFile
+    from typing_extensions import Self
 
 #: How the output of a layer becomes one row per example.
-POOLINGS = ("mean", "flatten")
+POOLINGS = {"mean": mean_pooling, "flatten": flatten_pooling}
 
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a wrapped network says of a batch, and how far to trust it."""
-
-    logits: Tensor  # (n, classes)
-    labels: Tensor  # (n,) the class of the largest logit
-    uncertainty: Tensor  # (n,) higher = less to be trusted
-    accepted: Tensor | None = None  # (n,) true where the field's accept rule, if any, accepts
+#: Advice for a layer whose output does not become one row per example.
+REMEDY = "Name another layer, or pass pooling=<function from the layer's output to (n, d)>."
 
 
 def wrap(
@@ -61,12 +49,12 @@ def wrap(
     ----------
     net : any module whose output is logits (n, classes): a tensor, the first element of a tuple,
         the entry ``"logits"`` of a dict, or the attribute ``.logits`` of an object.
-    layer : judge by the output of this named layer instead of by the logits.
-    field : an unfitted `QIPF` with the parameters to use.
+    layer : score the output of this named layer instead of the logits.
+    field : a `QIPF` with the parameters to use; a fitted one is used as it is.
     pooling : how a layer's output of several dimensions becomes one row per example. ``"mean"``
         averages over positions: (n, channels, height, width, …) over everything after the
-        channels, (n, tokens, channels) over the tokens; what a layer such as ``Conv1d`` or
-        ``BatchNorm1d`` gives has its channels first. ``"flatten"`` keeps every number. Or a
+        channels, (n, tokens, channels) over the tokens; the output of layers such as ``Conv1d``
+        and ``BatchNorm1d`` has its channels first. ``"flatten"`` keeps every number. Or a
         function from the layer's output to (n, d).
 
     >>> net = nn.Linear(4, 3)
@@ -75,34 +63,25 @@ def wrap(
     >>> model(inputs[:5]).uncertainty.shape
     torch.Size([5])
     """
-    if not isinstance(net, nn.Module):
-        raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
-    if layer is not None:
-        named_layer(net, layer)
-    if field is not None and not isinstance(field, QIPF):
-        raise QIPFInputError(f"field must be a QIPF, such as QIPF(orders=(1, 2)), got {field!r}.")
-    if not callable(pooling) and pooling not in POOLINGS:
-        raise unknown_name("pooling", pooling, POOLINGS)
     return WrappedModel(net, layer, QIPF() if field is None else field, pooling)
 
 
-class _Predicted(NamedTuple):
-    """A batch of a loader, and what the network says of it."""
-
-    inputs: tuple[Any, ...]
-    options: dict[str, Any]  # inputs by keyword
-    logits: Tensor  # (n, classes)
-    rows: Tensor  # (n, d) to be judged: the logits, or a layer's output
-    wrong: Tensor | None  # (n,) where the network erred, if there are labels
+def _of_field(name: str) -> Any:
+    return property(
+        lambda model: getattr(model.field, name),
+        lambda model, value: setattr(model.field, name, value),
+    )
 
 
-class WrappedModel:
-    """A network and the field of its predictions. Made by `wrap`.
+class WrappedModel(NetworkModel):
+    """A network and the field of its predictions; made by `wrap`.
 
-    The network is always run in evaluation mode and left as it was found: mode, gradients and
-    hooks. `field` is the fitted `QIPF` once `fit` has run. Threads that call at once wait for each
-    other.
+    `field` is the fitted `QIPF` once `fit` has run. Calibration set and accept rule belong to it.
     """
+
+    calibration_ = _of_field("calibration_")
+    detection_ = _of_field("detection_")
+    rule_ = _of_field("rule_")
 
     def __init__(
         self,
@@ -111,189 +90,145 @@ class WrappedModel:
         field: QIPF,
         pooling: str | Callable[[Tensor], Tensor],
     ) -> None:
-        self.net = net
+        super().__init__(net)
         self.layer = layer
         self.pooling = pooling
         self.field = field
-        self._fitted = hasattr(field, "offset_")
-        self._fitted_with: str | None = None  # fingerprint of the network
-        #: a few inputs and keyword inputs, for what traces the network
-        self._example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
-    def fit(self, loader: Iterable[Any]) -> WrappedModel:
+    def fit(self, loader: Iterable[Any]) -> Self:
         """Stream training data through the network and build the field from its predictions.
 
         `loader` yields batches: ``(inputs, labels)``, ``inputs`` alone, or a dict of keyword
         arguments with the labels under ``"labels"`` or ``"label"``. Inputs that are a tuple or a
-        list are handed to the network one by one. Memory stays bounded, as in
-        `QIPF.partial_fit`, whatever the loader's length. With labels the bandwidth is chosen by
-        the detection of errors and, where they are few, of correct predictions near an error.
+        list are passed to the network one by one. Memory is bounded, as in `QIPF.partial_fit`,
+        whatever the loader's length. With labels the bandwidth is chosen by the detection of
+        errors and, where they are few, of correct predictions near an error.
         """
+        self._check_parameters()
         field = clone(self.field)
-        check_parameters(field)
-        example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        with evaluating(self.net), torch.no_grad():
-            for batch in self._predictions(loader, "fit"):
-                if example is None:
-                    example = mapped((batch.inputs, batch.options), few_rows)
-                field._add(batch.rows, None, batch.wrong, fewest=1, logits=batch.logits)
-        if not hasattr(field, "offset_"):
+        example = None
+        with torch.no_grad():
+            for batch in self._batches(loader, "fit"):
+                inputs, options = self._place((batch.inputs, batch.options))
+                watched = self.layer is None and batch.number == 0
+                with evaluating(self.net), NoProbabilities(watched) as watch:
+                    logits, rows = self._run(inputs, options)
+                    watch.refuse(logits)
+                require_finite(rows, f"the network's output for batch {batch.number}")
+                wrong = batch.errors(logits)
+                if rows.shape[0] > 0:
+                    example = example or (inputs, options)
+                    field.partial_fit(rows, wrong=wrong, logits=logits)
+        if example is None:
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
-        self.field = field
-        self._fitted = True
-        self._fitted_with = fingerprint(self.net)
-        self._example = example
+        self.field = field.build()
+        self._set_fitted(example)
         return self
 
-    def calibrate(self, loader: Iterable[Any]) -> WrappedModel:
-        """Stream held-out data through the network, to judge other predictions by them.
-
-        Batches as in `fit`; the data must not be those it was fitted on. Then
-        ``model.field.p_values`` says how unusual a prediction is among them, and with labels
-        ``model.field.accept_rule(max_risk=0.01)`` makes a rule, after which every `Prediction`
-        says which of its rows are ``accepted``.
-        """
-        self._require_fitted()
-        scores, errors = [], []
-        with evaluating(self.net), torch.no_grad():
-            for batch in self._predictions(loader, "calibrate"):
-                scores.append(self.field.uncertainty(batch.rows).cpu())
-                errors += [] if batch.wrong is None else [batch.wrong.cpu()]
-        if not scores:
-            raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
-        self.field._keep_held_out(torch.cat(scores), torch.cat(errors) if errors else None)
-        return self
-
-    def _predictions(self, loader: Iterable[Any], purpose: str) -> Iterator[_Predicted]:
-        """What the network says of the loader's batches, one by one."""
-        labelled: bool | None = None
-        total = length_of(loader, purpose)
-        for number, batch in enumerate(progress(loader, "reading predictions", total)):
-            inputs, options, labels = unpacked(batch)
-            with NoProbabilities(self.layer is None and number == 0) as watch:
-                logits, rows = self._run(inputs, options, watch)
-            require_finite(rows, f"the network's output for batch {number}")
-            if labelled not in (None, labels is not None):
-                raise QIPFInputError(
-                    f"Batch {number} {'has' if labels is not None else 'lacks'} labels, "
-                    "unlike those before it. Label all batches or none."
-                )
-            labelled = labels is not None
-            wrong = errors_in(logits, labels, number)
-            if rows.shape[0] > 0:
-                yield _Predicted(inputs, options, logits, rows, wrong)
-
-    def __call__(self, *inputs: Any, **options: Any) -> Prediction:
-        """Run the network and judge each prediction.
-
-        Gradients reach inputs that ask for them (``requires_grad``); otherwise none are kept.
-        """
-        self._require_fitted()
-        asked = any(tensor.requires_grad for tensor in tensors_in((inputs, options)))
-        with evaluating(self.net), torch.set_grad_enabled(asked and torch.is_grad_enabled()):
-            logits, rows = self._run(inputs, options, None)
-            uncertainty, rule = self.field.uncertainty(rows), self.field.rule_
-            accepted = None if rule is None else rule(uncertainty)
-            return Prediction(logits, logits.argmax(1), uncertainty, accepted)
+    def _check_parameters(self) -> None:
+        self._require_module()
+        if self.layer is not None:
+            named_layer(self.net, self.layer)
+        if not isinstance(self.field, QIPF):
+            raise QIPFInputError(
+                f"field must be a QIPF, such as QIPF(orders=(1, 2)), got {self.field!r}."
+            )
+        if not callable(self.pooling) and self.pooling not in POOLINGS:
+            raise unknown_name("pooling", self.pooling, POOLINGS)
 
     def _require_fitted(self) -> None:
-        if not self._fitted:
+        if not self.field.__sklearn_is_fitted__():
             raise QIPFNotFittedError(
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
 
-    def export_onnx(
-        self,
-        path: Path | str,
-        example: Any = None,
-        *,
-        rule: AcceptRule | None = None,
-        max_centers: int | None = None,
-        check: bool = True,
-    ) -> OnnxFile:
-        """Write the network and its uncertainty as one ONNX file, for a batch of any length.
+    # ------------------------------------------------------------------ scoring
 
-        Parameters
-        ----------
-        path : the file, ``.onnx``. It appears whole and checked, or not at all.
-        example : a batch of the network's inputs: a tensor, a tuple of several, or a dict of
-            keyword inputs. By default, a few that `fit` has seen.
-        rule : its threshold adds the output ``accepted``; by default the field's own, if any.
-        max_centers : condense the field to so many weighted centres, for a smaller, faster file.
-        check : run the file in ONNX Runtime, if that is installed, and compare with PyTorch.
+    def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
+        # gradients reach inputs that require them; otherwise none are kept
+        asked = any(tensor.requires_grad for tensor in tensors_in((inputs, options)))
+        with torch.set_grad_enabled(asked and torch.is_grad_enabled()):
+            logits, rows = self._run(inputs, options)
+            require_finite(rows, "the network's output for these inputs")
+            return Scores(logits, self.field.uncertainty(rows))
 
-        The outputs are ``logits``, ``uncertainty`` and ``modes``; see docs/export.md.
-        """
-        from qipf.export import export_model_onnx
-
-        return export_model_onnx(
-            self, path, example, rule=rule, max_centers=max_centers, check=check
-        )
-
-    def export(
-        self,
-        example: Any = None,
-        *,
-        rule: AcceptRule | None = None,
-        max_centers: int | None = None,
-    ) -> ExportedProgram:
-        """The network and its uncertainty as a `torch.export` program, for a batch of any length.
-
-        Parameters as in `export_onnx`. ``program.module()(inputs)`` returns a dict.
-        """
-        from qipf.export import export_model
-
-        return export_model(self, example, rule=rule, max_centers=max_centers)
-
-    def _run(
-        self, inputs: tuple[Any, ...], options: dict[str, Any], watch: NoProbabilities | None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits, and the rows the field judges: the same, or those of the layer."""
-        inputs, options = self._placed(inputs, options)
+    def _run(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Logits, and the rows that the field scores: the same, or those of the layer."""
+        run = partial(self.net, *inputs, **options)
         if self.layer is None:
-            logits = logits_of(self.net(*inputs, **options))
-            if watch is not None:
-                watch.refuse(logits)
+            logits = logits_of(run())
             return logits, logits.float() if logits.element_size() < 4 else logits
-        # pooled as the layer runs: an activation in place may overwrite its output afterwards
-        with captured(self.net, self.layer, lambda output: self._pooled(output).clone()) as found:
-            logits = logits_of(self.net(*inputs, **options))
-        if len(found) != 1:
-            raise QIPFInputError(
-                f"Layer {self.layer!r} ran {len(found)} times in one pass; a field needs a layer "
-                "that runs once, in a network that is not compiled or traced."
-            )
-        rows = found[0]
-        if rows.ndim != 2 or rows.shape[0] != logits.shape[0]:
-            raise QIPFInputError(
-                f"Layer {self.layer!r} gives shape {tuple(rows.shape)} after pooling for "
-                f"{logits.shape[0]} predictions; one row per prediction is needed. Pass "
-                "pooling=<function from the layer's output to (n, d)>."
-            )
-        return logits, rows
+        site = LayerSite(self.layer)
+        logits, rows = run_once(self.net, run, [site], self._pool, REMEDY)
+        return logits, rows[site]
 
-    def _placed(
-        self, inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Inputs and keyword inputs where the network is."""
-        device = device_of(self.net)
-        return mapped((inputs, options), lambda tensor: tensor.to(device))
-
-    def _pooled(self, output: Any) -> Tensor:
+    def _pool(self, layer: nn.Module, value: Any) -> Tensor:
         if callable(self.pooling):
-            return self.pooling(output)
-        if isinstance(output, (tuple, list)):
-            output = output[0]
-        if not isinstance(output, Tensor):
+            return self.pooling(value)
+        return POOLINGS[self.pooling](layer, value)
+
+    # ------------------------------------------------------------------ export and files
+
+    def _graph(
+        self, example: Example, rule: AcceptRule | None, max_centers: int | None
+    ) -> tuple[nn.Module, dict[str, Any]]:
+        field, graph = self.field.graph(rule, max_centers)
+        metadata = {
+            **graph.metadata(field),
+            "layer": self.layer or "logits",
+            "pooling": self.pooling if isinstance(self.pooling, str) else "function",
+        }
+        graph = graph.to(next(iter(example.tensors.values())).device)
+        return ModelGraph(self.net, self._run, graph, example.inputs, example.options), metadata
+
+    def _expected(self, few: Example, max_centers: int | None) -> Expected:
+        field = self.field if max_centers is None else self.field.condensed(max_centers)
+        with evaluating(self.net), torch.no_grad():
+            logits, rows = self._run(few.inputs, few.options)
+            exact = rows.double()
+            margin = rounding_margin(field.uncertainty, exact)
+            return expected(field.uncertainty(exact), logits, margin)
+
+    def facts(self) -> dict[str, str]:
+        """Lines of the summary, by name."""
+        facts = self.field.facts()
+        facts["kind"] = "field of a wrapped model"
+        facts["layer"] = f"{self.layer or 'logits'}, pooling {self.pooling}"
+        facts["network"] = f"weights {self.fitted_with or 'not recorded'}"
+        return facts
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Header and arrays of the model's file."""
+        header, arrays = self.field.state()
+        pooling = self.pooling if isinstance(self.pooling, str) else "function"
+        weights = unchanged(self.net, self.fitted_with)
+        network = {"layer": self.layer, "pooling": pooling, "fingerprint": weights}
+        return {**header, "kind": "model", "network": network}, arrays
+
+    def _require_saveable(self) -> None:
+        require_plain_seed(self.field.random_state)
+        if not isinstance(self.pooling, str):
             raise QIPFInputError(
-                f"Layer {self.layer!r} returns {type(output).__name__}, not a tensor. Pass "
-                "pooling=<function from it to (n, d)>."
+                "pooling is a function, which a file cannot hold. Save model.field, and after "
+                "loading it: qipf.wrap(net, layer, field=field, pooling=function)."
             )
-        if output.ndim <= 2:
-            return output.reshape(output.shape[0], -1)
-        if self.pooling == "flatten":
-            return output.flatten(1)
-        layer = type(named_layer(self.net, str(self.layer))).__name__
-        if output.ndim == 3 and not layer.endswith("1d"):
-            return output.mean(1)
-        return output.flatten(2).mean(2)
+
+    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
+        return WrappedModel.from_state(header, arrays, path, None)
+
+    @classmethod
+    def from_state(
+        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None
+    ) -> WrappedModel:
+        """The model in a file's header and arrays; without `net` it can only be described."""
+        network = header["network"]
+        require_keys(path, "network", network, ("layer", "pooling", "fingerprint"))
+        layer = network["layer"]
+        if layer is not None and not isinstance(layer, str):
+            refuse(path, f"its layer is {layer!r:.80}")
+        if network["pooling"] not in POOLINGS or not isinstance(network["fingerprint"], str):
+            refuse(path, f"its pooling is {network['pooling']!r:.80}, or it has no fingerprint")
+        field = QIPF.from_state({**header, "network": None}, arrays, path)
+        model = cls(net, layer, field, network["pooling"])  # type: ignore[arg-type]
+        model.fitted_with = network["fingerprint"]
+        return model

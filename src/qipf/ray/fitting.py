@@ -90,7 +90,7 @@ def fit(
                 bar.update(part.count)
     if seen.count < 2:
         raise QIPFInputError(f"{NAME} has {seen.count} rows, but at least 2 are needed.")
-    return _fitted(fresh, seen)
+    return fresh.fit_rows(seen)
 
 
 def _dimension(dataset: Any, chosen: list[str]) -> int:
@@ -120,13 +120,3 @@ def _draw(
         classes = checked_labels(column_values(block, label), logits.shape[1], NAME, row_of_block)
         nearness = nearness_to_error(logits.argmax(1) != classes, rows)
     return sampler.sample(rows, nearness)
-
-
-def _fitted(field: QIPF, seen: TrainingRows) -> QIPF:
-    """The field of these rows, which `partial_fit` may continue."""
-    sample = seen.sample
-    field.n_features_in_ = sample.shape[1]
-    field._seen, field._device = seen, field._compute_device(sample, None)
-    field.n_samples_seen_ = seen.count
-    field._settle()
-    return field

@@ -53,7 +53,7 @@ def on_ray(workers: int | None = None, address: str | None = None) -> Run:
             return
         with cluster(address, workers, accelerated=_may_use_gpus(field)) as plan:
             remote = ray().remote(max_calls=0, max_retries=RETRIES, **plan.needs)(_score_one)
-            box = [ray().put(_slim(field))]  # in a list it stays a reference
+            box = [ray().put(field.without_rows())]  # in a list it stays a reference
             results = run_tasks(
                 lambda shard: remote.remote(box, _absolute(shard)),
                 shards,
@@ -85,13 +85,6 @@ def _worker_field(reference: Any) -> QIPF:
         _fields.clear()
         _fields[reference] = copy.deepcopy(ray().get(reference))  # Ray's arrays are read-only
     return _fields[reference]
-
-
-def _slim(field: QIPF) -> QIPF:
-    """The field without the training rows that it may still hold."""
-    slim = copy.copy(field)
-    slim.__dict__.pop("_seen", None)
-    return slim
 
 
 def _may_use_gpus(field: QIPF) -> bool:
@@ -141,7 +134,7 @@ def score(
     scored = dataset.map_batches(
         _Scorer,
         # in a list it stays a reference, which each worker resolves once
-        fn_constructor_args=([ray().put(_slim(field))], tuple(chosen), modes),
+        fn_constructor_args=([ray().put(field.without_rows())], tuple(chosen), modes),
         compute=ray().data.ActorPoolStrategy(min_size=1, max_size=plan.workers),
         batch_format="pyarrow",
         batch_size=None,

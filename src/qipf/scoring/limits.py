@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from dataclasses import dataclass
 
 from qipf.calibration.conformal import Calibration
@@ -68,5 +69,5 @@ def _above(held_out: Calibration, share: float) -> float:
 def with_limit(field: QIPF, limit: Limit) -> QIPF:
     """A copy of the field whose `predict` uses this limit."""
     limited = copy.copy(field)
-    limited.offset_ = -limit.above
+    limited.offset_ = -min(limit.above, sys.float_info.max)
     return limited

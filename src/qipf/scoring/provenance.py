@@ -13,13 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from qipf._version import __version__
 from qipf.errors import QIPFInputError
-from qipf.field.estimator import LEARNED, QIPF
+from qipf.field.estimator import QIPF
 from qipf.io.logits.parquet_files import parquet_file
 from qipf.scoring.table import Scored
 
@@ -53,7 +50,7 @@ def provenance_of(field: QIPF, columns: Sequence[str], modes: bool) -> Provenanc
     """Provenance of scores of these columns, without the input."""
     options = json.dumps({"columns": list(columns), "modes": modes}).encode()
     digest = hashlib.blake2b(options, digest_size=16).hexdigest()
-    return Provenance(__version__, _field_digest(field), digest)
+    return Provenance(__version__, field.digest(), digest)
 
 
 def file_digest(path: Path, progress: Callable[[int], object] = int) -> str:
@@ -116,16 +113,3 @@ def read_provenance(path: Path) -> tuple[Provenance, Scored] | None:
         return (Provenance(**entry["origin"]), scored) if valid else None
     except (QIPFInputError, KeyError, TypeError, ValueError):
         return None
-
-
-def _field_digest(field: QIPF) -> str:
-    """Digest of everything that determines scores and the count of outliers."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(("orders", "softening", "engine", "device", *LEARNED)):
-        value: Any = getattr(field, name)
-        if isinstance(value, np.ndarray):
-            digest.update(f"{name} {value.dtype} {value.shape}".encode())
-            digest.update(np.ascontiguousarray(value).tobytes())
-        else:
-            digest.update(f"{name} {list(value) if isinstance(value, tuple) else value}".encode())
-    return digest.hexdigest()

@@ -1,19 +1,53 @@
-"""Arrays at the public door: checked before use, and given back as the kind that came."""
+"""Arrays of predictions: checked before use; results are returned as the kind that was passed."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from qipf.errors import QIPFError, QIPFInputError, QIPFTypeError
 
-#: What becomes float32; every other number that is not float32 becomes float64.
+#: Types converted to float32; other types that are not float32 are converted to float64.
 _HALF = (torch.float16, torch.bfloat16)
+
+
+class ArrayFunction(Protocol):
+    """A function of predictions: a tensor gives a tensor, anything else a NumPy array."""
+
+    @overload
+    def __call__(self, X: Tensor) -> Tensor: ...
+    @overload
+    def __call__(self, X: ArrayLike) -> NDArray[Any]: ...
+
+
+class ArrayMethod(Protocol):
+    """A method that is an `ArrayFunction` once bound."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> ArrayMethod: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> ArrayFunction: ...
+
+
+def array_method(method: Callable[[Any, Tensor], Tensor]) -> ArrayMethod:
+    """Make a method that computes on checked rows accept and return arrays or tensors.
+
+    The class checks rows with ``_checked(X)``, which returns a tensor where it is to be computed.
+    """
+
+    @wraps(method)
+    def call(self: Any, X: Any) -> Any:
+        return as_given(method(self, self._checked(X)), X)
+
+    return call  # type: ignore[return-value]
 
 
 def checked_rows(
@@ -63,7 +97,7 @@ def _checked_tensor(estimator: Any, X: Tensor, name: str, reset: bool) -> Tensor
 
 def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
     if not reset and type(X) is np.ndarray and X.dtype in (np.float32, np.float64):
-        # what scoring in a loop sends, without scikit-learn's tour of every other kind
+        # the fast path of scoring in a loop: scikit-learn's checks take longer than the scores
         named = hasattr(estimator, "feature_names_in_")
         if not named and X.ndim == 2 and X.shape[1] == estimator.n_features_in_:
             return torch.from_numpy(_supported(X))
@@ -88,7 +122,7 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
 
 
 def _supported(array: np.ndarray) -> np.ndarray:
-    """What torch can take without a copy: native byte order, writable, no negative strides."""
+    """The array in a layout that torch accepts: native byte order, writable, positive strides."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
@@ -97,8 +131,8 @@ def _supported(array: np.ndarray) -> np.ndarray:
 
 
 def require_finite(rows: Tensor, name: str) -> None:
-    """Refuse NaN and infinity, naming the rows."""
-    # one pass over the numbers; only a suspicion is looked into
+    """Raise `QIPFInputError` for NaN and infinity, naming the rows."""
+    # one pass over the numbers; the rows are looked up only if the sum is not finite
     if rows.numel() == 0 or math.isfinite(float(rows.detach().sum())):
         return
     bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten()
@@ -112,14 +146,14 @@ def require_finite(rows: Tensor, name: str) -> None:
     )
 
 
-def given_back(values: Tensor, like: Any) -> Any:
-    """Tensor in, tensor out on its device; anything else in, numpy out."""
+def as_given(values: Tensor, like: Any) -> Any:
+    """`values` as a tensor on the device of `like` if that is a tensor, else as a NumPy array."""
     if isinstance(like, Tensor):
         return values.to(like.device)
     return values.detach().cpu().numpy()
 
 
 def _in_one_line(said: str, X: Any) -> str:
-    """What scikit-learn says of an array, without the array itself."""
+    """scikit-learn's message about an array, in one line and without the array itself."""
     said = said.replace(f":\narray={X!r}.\n", ". ").replace(f":\narray={X}.\n", ". ")
     return " ".join(said.replace(repr(X), "").replace(str(X), "").split())

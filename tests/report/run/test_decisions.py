@@ -62,7 +62,7 @@ def test_the_timeline_is_the_monitors(rng):
         [clean[other[:1000]], corrupted[15.0][other[1000:1100]], corrupted[30.0][other[1100:1200]]]
     )
     monitor = ShiftMonitor(Calibration(clean[held_out]), alpha=0.02, random_state=3)
-    verdict = monitor.update(stream)
+    verdict = monitor.update_scores(stream)
     assert line.starts == [(1000, 15.0), (1100, 30.0)]
     assert (line.alarm_at, line.change_point) == (verdict.alarm_at, verdict.change_point)
     assert (line.seen[0], line.seen[-1]) == (0, 1200)

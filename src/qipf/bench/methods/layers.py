@@ -11,8 +11,7 @@ from torch import Tensor
 
 from qipf.bench.methods.network import ROWS, unit_range
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
-from qipf.layered import LayeredQIPF
-from qipf.layered.model import MOST_EXAMPLES
+from qipf.layered.model import MOST_EXAMPLES, LayeredQIPF
 
 
 @dataclass

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from qipf.bench.suites import CLEAN
+from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.accuracy import METHODS as ESTIMATORS
-from qipf.calibration.rule import AcceptRule
 from qipf.report.charts import Charts, chart_spec
 from qipf.report.page import render
 from qipf.report.run.charts import MOST_EVIDENCE, accuracy_chart, timeline_chart

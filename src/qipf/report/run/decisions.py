@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.calibration.accept_rule import accept_rule
+from qipf.calibration.accept_rule import AcceptRule, accept_rule
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration
-from qipf.calibration.rule import AcceptRule
 from qipf.monitor.monitor import ShiftMonitor
 from qipf.report.run.results import Run
 
@@ -155,7 +154,7 @@ def monitor_stream(
     monitor = ShiftMonitor(Calibration(clean[held_out]), alpha=alpha, random_state=seed)
     seen, evidence = [0], [0.0]
     for part in np.array_split(stream, min(TIMELINE_POINTS, len(stream))):
-        verdict = monitor.update(part)
+        verdict = monitor.update_scores(part)
         seen.append(verdict.seen)
         evidence.append(verdict.log_evidence / math.log(10))
     verdict = monitor.verdict()

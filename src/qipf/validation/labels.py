@@ -1,0 +1,66 @@
+"""True classes: checked, and compared with what a model predicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.errors import QIPFInputError, first_line
+from qipf.validation.scores import checked_flags
+
+
+class LabelValueError(QIPFInputError):
+    """Labels of the right shape whose values are not classes of the model."""
+
+
+def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> Tensor:  # (count,)
+    """Class indices as an integer tensor.
+
+    `name` is what errors call the labels. With `classes` None their range is not checked.
+
+    >>> checked_labels([0, 2], 2, 3, "y")
+    tensor([0, 2])
+    """
+    try:
+        values = torch.as_tensor(labels if isinstance(labels, Tensor) else np.asarray(labels))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise LabelValueError(
+            f"{name} must hold the index of each true class, got values that are not numbers "
+            f"({first_line(error)})."
+        ) from error
+    if values.shape != (count,):
+        raise QIPFInputError(
+            f"{name} must have shape ({count},), one class per prediction, got "
+            f"{tuple(values.shape)}."
+        )
+    if values.is_complex() or (values.is_floating_point() and bool((values % 1 != 0).any())):
+        raise LabelValueError(f"{name} must hold integers, the index of each true class.")
+    values = values.long()
+    if classes is not None and count and not bool(((values >= 0) & (values < classes)).all()):
+        raise LabelValueError(
+            f"{name} must hold classes 0..{classes - 1}, got values from {values.min()} to "
+            f"{values.max()}."
+        )
+    return values
+
+
+def errors_of(logits: Tensor, labels: Any, name: str) -> Tensor:  # (n, classes) -> (n,)
+    """True where the largest logit is not that of the true class."""
+    checked = checked_labels(labels, len(logits), logits.shape[1], name)
+    return logits.argmax(1) != checked.to(logits.device)
+
+
+def errors_from(
+    logits: Tensor,  # (n, classes)
+    y: Any,  # (n,)
+    wrong: Any,  # (n,)
+) -> Tensor | None:  # (n,)
+    """Errors of a model, from true classes `y` or given as booleans; None if neither is given."""
+    if y is not None and wrong is not None:
+        raise QIPFInputError("Pass y (true classes) or wrong (where the model erred), not both.")
+    if wrong is not None:
+        return torch.from_numpy(checked_flags(wrong, len(logits), "X"))
+    return None if y is None else errors_of(logits, y, "y")
