@@ -19,7 +19,7 @@ import torch._dynamo  # Adam imports it on first use; here once, instead of in e
 from qipf.bench.runner import run
 from tests.bench.tiny import TINY, without_timings
 
-KILLS = 20
+KILLS = 10
 STARTS = 1000  # far more than are ever needed
 
 

@@ -94,11 +94,11 @@ def test_filters_that_name_nothing_are_refused(only, message):
     ("given", "message"),
     [
         ({"networks": ()}, "networks must not be empty."),
-        ({"networks": DIGITS * 2}, "networks must name each but once; 'digits_mlp' is there "
+        ({"networks": DIGITS * 2}, "networks must not repeat; 'digits_mlp' is there "
             "twice."),
-        ({"methods": ("qipf", "qipf")}, "methods must name each but once; 'qipf' is there twice."),
+        ({"methods": ("qipf", "qipf")}, "methods must not repeat; 'qipf' is there twice."),
         ({"corruptions": {"zoom": ()}}, "levels of zoom must not be empty."),
-        ({"corruptions": {"zoom": (2, 2)}}, "levels of zoom must name each but once; 2 is there "
+        ({"corruptions": {"zoom": (2, 2)}}, "levels of zoom must not repeat; 2 is there "
             "twice."),
         ({"corruptions": {"zoom": (0,)}}, "zoom level must be a positive factor; got 0."),
         ({"corruptions": {"zoom": ("2",)}}, "zoom level must be a finite number; got '2'."),

@@ -30,7 +30,7 @@ def _table() -> dict[tuple[str, str, str, str], Reported]:
 
 
 def reported(metric: str, corruption: str, network: str, method: str) -> Reported | None:
-    """A cell of the paper's tables, if it has it.
+    """A cell of the paper's tables; None if it is not there.
 
     >>> reported("roc_auc", "rotation", "mnist_lenet", "qipf")
     Reported(mean=0.74, std=0.07)

@@ -1,4 +1,4 @@
-"""Every method's uncertainties at every level, kept for figures and paired comparisons.
+"""Uncertainties of every method at every level, stored for figures and paired comparisons.
 
 A run's folder holds ``scores/seed0/mnist_lenet/rotation.npz``: in it ``15.0/qipf`` are the
 uncertainties (float32, one per test image) and ``15.0/wrong`` says which predictions were wrong.
@@ -34,14 +34,14 @@ class ScoreStore:
         self._parts = folder / corruption
 
     def keep(self, task: Task, uncertainty: NDArray, wrong: NDArray) -> None:
-        """Write a task's uncertainties, before its result is."""
+        """Write a task's uncertainties; called before its result is appended."""
         level = self._parts / repr(task.level)
         if not (level / f"{WRONG}.npy").exists():
             _save(level / f"{WRONG}.npy", wrong.astype(bool))
         _save(level / f"{task.method}.npy", uncertainty.astype(np.float32))
 
     def pack(self) -> None:
-        """Join the single files into one; killed at any moment, nothing is lost."""
+        """Merge the single files into one; an interruption loses nothing."""
         if not self._parts.exists():
             return
         arrays = dict(self._arrays())
@@ -65,15 +65,14 @@ class ScoreStore:
                     yield from packed.items()
             except (ValueError, EOFError, zipfile.BadZipFile) as error:
                 raise QIPFInputError(
-                    f"{self._packed} is not a file of scores ({error}). "
-                    "Put a faithful copy in its place, or delete it."
+                    f"{self._packed} is not a file of scores ({error}). Replace it, or delete it."
                 ) from error
         for part in sorted(self._parts.glob("*/*.npy")):
             yield f"{part.parent.name}/{part.stem}", np.load(part, allow_pickle=False)
 
 
 def pack_all(out: Path) -> None:
-    """Join whatever a killed run left in single files."""
+    """Merge all single files, such as those of a run that was killed."""
     for parts in sorted(Path(out).glob("scores/seed*/*/*")):
         if not parts.is_dir():
             continue

@@ -215,7 +215,7 @@ def _check_filled_once(what: str, items: Sequence[object]) -> None:
         raise QIPFInputError(f"{what} must not be empty.")
     twice = next((item for i, item in enumerate(items) if item in items[:i]), None)
     if twice is not None:
-        raise QIPFInputError(f"{what} must name each but once; {twice!r} is there twice.")
+        raise QIPFInputError(f"{what} must not repeat; {twice!r} is there twice.")
 
 
 def _filters(only: Iterable[str]) -> dict[str, list[str]]:

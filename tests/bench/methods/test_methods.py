@@ -17,9 +17,9 @@ from qipf.validation.not_fitted import QIPFNotFittedError
 QUICK = {
     "mc_dropout": {"passes": 30},
     "mc_dropout_ll": {"passes": 30},
-    "svi": {"epochs": 10, "passes": 30},
-    "svi_ll": {"epochs": 10, "passes": 30},
-    "ensemble": {"networks": 3},
+    "svi": {"epochs": 5, "passes": 30},
+    "svi_ll": {"epochs": 5, "passes": 30},
+    "ensemble": {"networks": 2},
     "qipf_plus": {"max_centers": 300, "max_tuning": 100, "max_dimension": 16},
 }
 NEEDS_NO_FIT = {"softmax", "entropy", "max_logit", "energy"}

@@ -30,7 +30,7 @@ class Layers(Method):
     model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
 
     def fit(self, clean: CleanData) -> Layers:
-        """Build the fields and weigh them, on clean training data and its perturbed copies."""
+        """Fit the fields and their weights on clean training data and perturbed copies of it."""
         self.model_ = LayeredQIPF(
             clean.network,
             max_centers=self.max_centers,

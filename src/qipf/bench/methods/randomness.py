@@ -1,4 +1,4 @@
-"""Random draws that follow from a seed alone, and leave the program's own draws undisturbed."""
+"""Random draws from a given seed that do not change the global random state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def mixed_seed(*entropy: int) -> int:
-    """One seed from several numbers, such that neighbouring numbers give unrelated seeds.
+    """One seed from several numbers; neighbouring numbers give unrelated seeds.
 
     >>> mixed_seed(0, 1) == mixed_seed(0, 1), mixed_seed(0, 1) == mixed_seed(1, 0)
     (True, False)
@@ -20,7 +20,7 @@ def mixed_seed(*entropy: int) -> int:
 
 @contextmanager
 def seeded(device: torch.device | str, *entropy: int) -> Iterator[None]:
-    """Within: torch's draws on the CPU and `device` follow from `entropy`. After: as before.
+    """Seed torch on the CPU and `device` within the context; restore its state afterwards.
 
     >>> with seeded("cpu", 3):
     ...     first = torch.rand(2)
