@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qipf.bench.batches import Batches
-from qipf.bench.learning import Steps, one_cycle
+from qipf.bench.learning import Stack, Steps, one_cycle
 from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import DigitsMLP
 
@@ -109,3 +109,12 @@ def test_counts_are_means_since_the_restart():
     assert accuracy == int(steps.correct) / 8
     assert loss == float(steps.loss)
     assert 0.5 < loss < 2
+
+
+def test_stacked_networks_have_dropout_of_their_own():
+    network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)).train()
+    stack = Stack([network, copy.deepcopy(network)])
+    inputs = torch.rand(2, 4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with seeded("cpu", 0):
+        one, other = stack(torch.stack([inputs[0], inputs[0]]))
+    assert not torch.allclose(one, other)

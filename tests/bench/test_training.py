@@ -168,3 +168,20 @@ def test_divergence_is_an_error():
     message = "Training diverged in epoch 1: the loss is nan. Lower the recipe's learning_rate, or"
     with pytest.raises(QIPFError, match=message):
         train(make(), images, labels, PLAIN)
+
+
+def test_networks_trained_in_a_stack_learn_what_each_learns_alone(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(40, 1, 8, 8, generator=generator)
+    labels = torch.randint(0, 10, (40,), generator=generator)
+    recipe = Recipe(epochs=3, batch_size=8, learning_rate=0.01)
+    networks = [DigitsMLP() for _ in range(3)]
+    alone = [copy.deepcopy(network) for network in networks]
+    training.train_stacked(
+        networks, images, labels, recipe, [1, 2, 3], "cpu", tmp_path / "stack.pt"
+    )
+    for network, twin, seed in zip(networks, alone, [1, 2, 3], strict=True):
+        assert not network.training
+        train(twin, images, labels, recipe, seed=seed)
+        for learned, expected in zip(network.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -64,6 +66,25 @@ class Batches:
             else self.inputs[chosen]
         )
         return unit_range(inputs), self.labels[chosen]
+
+
+class BatchStack:
+    """Batches of several networks that train together, each in an order of its own."""
+
+    def __init__(self, batches: Sequence[Batches]) -> None:
+        self._batches = batches
+        self.size, self.steps = batches[0].size, batches[0].steps
+        self.labels = batches[0].labels
+
+    def draw(self, epoch: int) -> None:
+        """Draw the order of an epoch for every network."""
+        for batches in self._batches:
+            batches.draw(epoch)
+
+    def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (M, B, …), (M, B)
+        """The batches of all networks at this step of the epoch."""
+        inputs, labels = zip(*(batches(step) for batches in self._batches), strict=True)
+        return torch.stack(inputs), torch.stack(labels)
 
 
 def shifted_and_flipped(

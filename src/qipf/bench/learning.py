@@ -1,15 +1,17 @@
-"""One step of Adam; on a GPU recorded and replayed."""
+"""One step of Adam, for one network or a stack of them; on a GPU recorded and replayed."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
-from qipf.bench.batches import Batches
+from qipf.bench.batches import Batches, BatchStack
 
 #: Steps run before a CUDA graph is recorded, so that libraries and optimiser have set up.
 WARM_UP = 5
@@ -27,6 +29,37 @@ def one_cycle(steps: int, peak: float) -> Tensor:  # (steps,)
     return peak * torch.where(step < top, rise, fall)
 
 
+class Stack(nn.Module):
+    """Networks of one architecture with stacked weights: one kernel computes them all."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self._skeleton = (copy.deepcopy(networks[0]).train().to("meta"),)  # not a submodule
+        weights, buffers = stack_module_state(list(networks))
+        self._names = {name.replace(".", "/"): name for name in (*weights, *buffers)}
+        for name, tensor in weights.items():
+            self.register_parameter(name.replace(".", "/"), nn.Parameter(tensor))
+        for name, tensor in buffers.items():
+            self.register_buffer(name.replace(".", "/"), tensor)
+
+    def forward(self, inputs: Tensor) -> Tensor:  # (M, B, …) -> (M, B, classes)
+        """Each network on its own batch, with its own dropout."""
+
+        def one(state: dict[str, Tensor], batch: Tensor) -> Tensor:
+            logits: Tensor = functional_call(self._skeleton[0], state, (batch,))
+            return logits
+
+        state = {name: getattr(self, own) for own, name in self._names.items()}
+        stacked: Tensor = vmap(one, randomness="different")(state, inputs)
+        return stacked
+
+    def unstack(self, networks: Sequence[nn.Module]) -> None:
+        """Write the weights back into the networks."""
+        state = {self._names[own]: tensor for own, tensor in self.state_dict().items()}
+        for k, network in enumerate(networks):
+            network.load_state_dict({name: tensor[k] for name, tensor in state.items()})
+
+
 class Steps:
     """The state of a training; calling it makes one step.
 
@@ -37,12 +70,14 @@ class Steps:
     def __init__(
         self,
         network: nn.Module,
-        batches: Batches,
+        batches: Batches | BatchStack,
         rates: Tensor,
         penalty: Callable[[], Tensor] | None = None,
         bfloat16: bool = False,
+        networks: int = 1,  # in a stack
     ) -> None:
         device = batches.labels.device
+        self._networks = networks
         self.network = network.train()
         self.batches = batches
         self._parameters = [p for p in network.parameters() if p.requires_grad]
@@ -63,7 +98,9 @@ class Steps:
             inputs.device.type, torch.bfloat16, enabled=self._bfloat16, cache_enabled=False
         ):
             logits = self.network(inputs).float()
-        loss = functional.cross_entropy(logits, labels)
+        # a sum over networks of means over their batches, so that each learns as if alone
+        loss = functional.cross_entropy(logits.flatten(0, -2), labels.flatten())
+        loss = loss * self._networks
         if self._penalty is not None:
             loss = loss + self._penalty()
         gradients = torch.autograd.grad(loss, self._parameters)
@@ -82,7 +119,9 @@ class Steps:
 
     def accuracy_and_loss(self, steps: int) -> tuple[float, float]:
         """Means over the `steps` made since the counts were restarted."""
-        return int(self.correct) / (steps * self.batches.size), float(self.loss) / steps
+        networks = self._networks
+        examples = steps * networks * self.batches.size
+        return int(self.correct) / examples, float(self.loss) / (steps * networks)
 
     def finish(self) -> None:
         """Free the gradients."""

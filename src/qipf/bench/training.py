@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.batches import Batches
+from qipf.bench.batches import Batches, BatchStack
 from qipf.bench.checkpoints import Checkpoint, fingerprint
-from qipf.bench.learning import Replayed, Steps, one_cycle
+from qipf.bench.learning import Replayed, Stack, Steps, one_cycle
 from qipf.bench.methods.network import LayeredNetwork, fresh_copy
 from qipf.bench.methods.protocol import CleanData
 from qipf.bench.methods.randomness import mixed_seed, seeded
@@ -62,25 +62,62 @@ def train(
     if recipe.bfloat16 and device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = Batches(images, labels, recipe.batch_size, seed, recipe.augment, device)
+    _fit(network, batches, recipe, [seed], checkpoint, penalty)
+    return network.eval()
+
+
+def train_stacked(
+    networks: Sequence[nn.Module],
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    seeds: list[int],
+    device: torch.device | str,
+    checkpoint: Path | str | None = None,
+) -> None:
+    """Train networks of one architecture at once, in place; without dropout as one by one.
+
+    On a GPU this is several times faster for small networks, whose kernels are short.
+    """
+    _check_examples(images, labels, recipe)
+    device = torch.device(device)
+    stack = Stack([network.to(device).train() for network in networks])
+    batches = BatchStack(
+        [Batches(images, labels, recipe.batch_size, s, recipe.augment, device) for s in seeds]
+    )
+    _fit(stack, batches, replace(recipe, bfloat16=False), seeds, checkpoint, None)
+    stack.unstack(networks)
+    for network in networks:
+        network.eval()
+
+
+def _fit(
+    network: nn.Module,
+    batches: Batches | BatchStack,
+    recipe: Recipe,
+    seeds: list[int],
+    checkpoint: Path | str | None,
+    penalty: Callable[[], Tensor] | None,
+) -> None:
+    device, labels = batches.labels.device, batches.labels
     rates = one_cycle(recipe.epochs * batches.steps, recipe.learning_rate)
-    steps = Steps(network, batches, rates, penalty, recipe.bfloat16)
+    steps = Steps(network, batches, rates, penalty, recipe.bfloat16, len(seeds))
     file = None
     if checkpoint is not None:
         start = fingerprint([*network.state_dict().values(), labels])
-        file = Checkpoint(Path(checkpoint), {**asdict(recipe), "seeds": [seed], "start": start})
+        file = Checkpoint(Path(checkpoint), {**asdict(recipe), "seeds": seeds, "start": start})
     done = _resume(steps, file)
     step = Replayed(steps) if device.type == "cuda" else steps
     with progress_bar("training", total=recipe.epochs * batches.steps, unit="step") as bar:
         bar.update(done * batches.steps)
         for epoch in range(done, recipe.epochs):
             # seeded each epoch, so that a resumed training draws the same dropout
-            with seeded(device, seed, epoch):
+            with seeded(device, seeds[0], epoch):
                 _one_epoch(steps, step, epoch, bar)
             if file is not None:
                 state, adam = network.state_dict(), steps.adam.state_dict()
                 file.save(epoch + 1, learner=state, adam=adam)
     steps.finish()
-    return network.eval()
 
 
 def member_seed(seed: int, member: int) -> int:
@@ -137,17 +174,22 @@ class Trainer:
     ) -> list[LayeredNetwork]:
         """Train `count` copies of a network, each from its own random initial weights.
 
-        Member k uses the seed `member_seed(seed, k)` and has its own checkpoint.
+        Member k uses the seed `member_seed(seed, k)`. On a GPU all are trained at once, except
+        under recipes in bfloat16, which a stack does not take.
         """
+        seeds = [member_seed(self.seed, k) for k in range(count)]
         members = []
-        for k in range(count):
-            seed = member_seed(self.seed, k)
+        for seed in seeds:
             with seeded("cpu", seed):
-                member = fresh_copy(network)
-            members.append(
-                replace(self, seed=seed).train(member, inputs, labels, name=f"ensemble{count}-{k}")
-            )
-        return members
+                members.append(fresh_copy(network))
+        if torch.device(self.device).type == "cuda" and not self.recipe.bfloat16:
+            file = None if self.folder is None else self.folder / f"ensemble{count}.pt"
+            train_stacked(members, inputs, labels, self.recipe, seeds, self.device, file)
+            return members
+        return [
+            replace(self, seed=seed).train(member, inputs, labels, name=f"ensemble{count}-{k}")
+            for k, (seed, member) in enumerate(zip(seeds, members, strict=True))
+        ]
 
 
 def _check_examples(images: Tensor, labels: Tensor, recipe: Recipe) -> None:
