@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import qipf
 from qipf import LayeredQIPF
 from qipf.layered.mixture import log_odds_of_error
 from qipf.layered.posteriors import posteriors_of
@@ -228,29 +227,11 @@ def test_the_fields_follow_the_network(net, data, fresh, model):
     torch.testing.assert_close(found.cpu(), model.uncertainty(fresh), atol=1e-4, rtol=1e-4)
 
 
-def test_fields_are_moved_once_and_together(net, data, fresh, monkeypatch):
-    """What moving does is seen without a second device: every field is asked to move."""
-    model = fitted(net, data)
-    asked = []
-    monkeypatch.setattr(
-        "qipf.layered.class_field.ClassField.to", lambda self, device: asked.append(device) or self
-    )
-    model._place(torch.device("meta"))
-    assert asked == [torch.device("meta")] * 2
-    model._place(torch.device("cpu"))
-    assert len(asked) == 2
-
-
-def test_the_names_are_public():
-    assert qipf.LayeredQIPF is LayeredQIPF
-    assert {"LayeredQIPF", "LayeredPrediction", "Explanation"} <= set(qipf.__all__)
-
-
 def test_autocast_does_not_reach_the_fields(model, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = model.posteriors(fresh)
         logits, rows = run_in_batches(model.net, fresh, model.layers_)
-    expected = posteriors_of(logits, rows, model._fields())[0]
+    expected = posteriors_of(logits, rows, model.layer_fields())[0]
     assert torch.equal(found, expected)
 
 

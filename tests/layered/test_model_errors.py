@@ -1,6 +1,4 @@
-"""What LayeredQIPF refuses, at its door and later."""
-
-import re
+"""Inputs, parameters and networks that LayeredQIPF rejects."""
 
 import numpy as np
 import pytest
@@ -9,17 +7,14 @@ from torch import nn
 
 import qipf
 from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError
-from tests.layered.conftest import FEW, fitted
+from tests.layered.conftest import FEW, batches, fitted
 
 
-def test_unfitted(net, fresh, tmp_path):
+def test_its_own_methods_need_a_fitted_model(net, fresh):
     model = LayeredQIPF(net)
-    message = "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
-    for use in (model, model.uncertainty, model.log_density, model.posteriors, model.explain):
-        with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):
+    for use in (model.log_density, model.posteriors, model.explain, model.export):
+        with pytest.raises(QIPFNotFittedError, match="not fitted yet"):
             use(fresh)
-    with pytest.raises(QIPFNotFittedError, match=f"^{re.escape(message)}$"):
-        model.export(fresh)
 
 
 def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
@@ -31,87 +26,59 @@ def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "phrase"),
     [
-        ({"max_centers": 0}, "max_centers must be an integer of at least 1, got 0."),
-        ({"max_dimension": 2.5}, "max_dimension must be an integer of at least 1, got 2.5."),
-        ({"max_tuning": True}, "max_tuning must be an integer of at least 1, got True."),
-        ({"random_state": None}, "random_state must be an integer from 0 to 4294967294, got None."),
-        ({"random_state": -1}, "random_state must be an integer from 0 to 4294967294, got -1."),
-        ({"reduction": "kmeans"}, "Unknown reduction 'kmeans'. Known: coreset, random."),
-        (
-            {"reduction": "coresets"},
-            "Unknown reduction 'coresets'. Did you mean 'coreset'? Known: coreset, random.",
-        ),
-        ({"reduction": None}, "Unknown reduction None. Known: coreset, random."),
-        ({"reduction": np.zeros(2)}, "Unknown reduction array([0., 0.]). Known: coreset, random."),
-        ({"layers": "last"}, "layers must be 'auto' or a list of layers' names, got 'last'."),
-        ({"layers": []}, "layers must be 'auto' or a list of layers' names, got []."),
-        ({"layers": ["9"]}, "The network has no layer '9'. Close: 0, 1, 2, 3, 4."),
+        ({"max_dimension": 2.5}, "max_dimension must be an integer"),
+        ({"max_tuning": True}, "max_tuning must be an integer"),
+        ({"random_state": None}, "random_state must be an integer"),
+        ({"reduction": "coresets"}, "Did you mean 'coreset'"),
+        ({"reduction": None}, "Unknown reduction None"),
+        ({"reduction": np.zeros(2)}, "Unknown reduction array"),
+        ({"layers": "last"}, "layers must be 'auto' or a list"),
+        ({"layers": []}, "layers must be 'auto' or a list"),
     ],
 )
-def test_parameters_that_are_none(net, options, message):
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        LayeredQIPF(net, **options)
+def test_invalid_parameters_are_rejected(net, data, options, phrase):
+    with pytest.raises(QIPFInputError, match=phrase):
+        LayeredQIPF(net, **options).fit(batches(data))
 
 
-def test_numpys_whole_numbers_are_whole_numbers(net):
-    model = LayeredQIPF(net, max_centers=np.int64(5), random_state=np.int32(3))
-    assert (type(model.max_centers), type(model.random_state)) == (int, int)
-
-
-def test_what_is_no_network():
-    with pytest.raises(QIPFInputError, match=r"^net must be a torch\.nn\.Module, got str\.$"):
-        LayeredQIPF("net")
+def test_numpy_integers_are_integers(net, data, tmp_path):
+    fitted(net, data, max_centers=np.int64(5), random_state=np.int32(3)).save(tmp_path / "m.qipf")
+    loaded = qipf.load(tmp_path / "m.qipf", net)
+    assert (loaded.max_centers, loaded.random_state) == (5, 3)
 
 
 @pytest.mark.parametrize(
-    ("inputs", "came"),
-    [
-        (np.zeros((2, 4)), "ndarray"),
-        (torch.zeros(4), "shape (4,)"),
-        (None, "NoneType"),
-    ],
+    ("inputs", "given"),
+    [(np.zeros((2, 4)), "ndarray"), (torch.zeros(4), r"shape \(4,\)"), (None, "NoneType")],
 )
-def test_inputs_that_are_none(model, inputs, came):
-    message = f"inputs must be a tensor with one row an example, (n, ...), got {came}."
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+def test_inputs_must_be_a_tensor_of_rows(model, inputs, given):
+    with pytest.raises(QIPFInputError, match=f"inputs must be a tensor .* got {given}"):
         model(inputs)
 
 
-def test_inputs_that_are_no_numbers(model, fresh):
-    spoilt = fresh.clone()
-    spoilt[[3, 8]] = torch.tensor([[torch.nan], [torch.inf]])
-    message = (
-        "The network's output for these inputs has 2 rows with NaN or inf (rows 3, 8). Drop or "
-        "repair them first."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        model(spoilt)
+def test_inputs_with_nan_or_inf_are_rejected(model, fresh):
+    corrupted = fresh.clone()
+    corrupted[[3, 8]] = torch.tensor([[torch.nan], [torch.inf]])
+    with pytest.raises(QIPFInputError, match=r"NaN or inf \(rows 3, 8\)"):
+        model(corrupted)
 
 
-def test_a_network_that_ends_in_a_softmax(net, data):
-    message = (
-        "The network ends in softmax: its output is activated, but the field needs raw logits. "
-        "Remove the activation, or name the layer before it: qipf.wrap(net, layer=...)."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+def test_a_network_that_ends_in_a_softmax_is_rejected(net, data):
+    with pytest.raises(QIPFInputError, match="The network ends in softmax"):
         fitted(nn.Sequential(net, nn.Softmax(1)), data)
 
 
-def test_a_network_that_was_changed_since(net, data, fresh):
+def test_a_network_whose_layers_changed_is_rejected(net, data, fresh):
     model = fitted(net, data)
     net[2], net[4] = nn.Linear(6, 7), nn.Linear(7, 3)
-    message = (
-        "4 (input) gives 7 numbers and the network 3 logits; its field was fitted with 3 and 3. "
-        "Fit it again."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(QIPFInputError, match=r"4 \(input\) gives 7 numbers .* Fit it again"):
         model(fresh)
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-def test_weights_that_changed_since_are_not_saved(net, data, tmp_path, loaded):
+def test_a_model_whose_weights_changed_is_not_saved(net, data, tmp_path, loaded):
     model = LayeredQIPF(net, **FEW).fit([data])
     if loaded:
         qipf.save(model, tmp_path / "before.qipf")

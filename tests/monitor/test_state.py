@@ -12,7 +12,6 @@ import qipf
 from qipf import QIPFError, QIPFFileError, QIPFInputError, ShiftMonitor
 from qipf.calibration.conformal import Calibration
 from qipf.io.container import encode, read_file
-from qipf.monitor.state import model_digest
 from tests.conftest import make_logits
 from tests.stored.write_files import watched_field
 
@@ -89,12 +88,9 @@ def test_another_model_or_calibration_is_rejected(path, tmp_path):
     for other in [*others, twin]:
         with pytest.raises(QIPFFileError, match="belongs to another model"):
             ShiftMonitor.load(path, other)
-    fields = [field, *others[:3], twin]
-    digests = {model_digest(each.calibration_, each) for each in fields}
-    assert len(digests | {model_digest(field.calibration_)}) == 6
 
 
-def test_a_model_calibrated_or_fitted_again_is_another_model(path):
+def test_a_model_calibrated_again_is_another_model(path):
     rows, held_out = make_logits(200).numpy(), make_logits(50, seed=1).numpy()
     field = qipf.QIPF(bandwidth="silverman").fit(rows).calibrate(held_out)
     monitor, before = ShiftMonitor(field), copy.deepcopy(field)
@@ -103,10 +99,6 @@ def test_a_model_calibrated_or_fitted_again_is_another_model(path):
     assert ShiftMonitor.load(path, before).seen == 0
     with pytest.raises(QIPFFileError, match="another calibration of it"):
         ShiftMonitor.load(path, field)
-    field.fit(rows[:100])
-    monitor.save(path)
-    with pytest.raises(QIPFFileError, match="belongs to another model"):
-        ShiftMonitor.load(path, before)
 
 
 def forged(path, calibration, header=None, arrays=None):
@@ -122,7 +114,7 @@ M = 12  # alternatives of the martingale
 INVALID = {
     "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
     "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
-    "version": ({"format_version": 2}, {}, "a newer qipf wrote it (format 2, here 1): update qipf"),
+    "version": ({"format_version": 3}, {}, "a newer qipf wrote it"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "its header is ['abstained'"),
     "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['best'"),
@@ -217,7 +209,7 @@ def close(found, expected):
 
 
 @pytest.mark.parametrize("path", sorted(STORED.glob("monitor-v*.qipf")), ids=lambda path: path.stem)
-def test_states_of_every_format_version_stay_loadable(path):
+def test_stored_states_stay_loadable(path):
     told = json.loads(path.with_suffix(".verdicts").read_text())
     monitor = ShiftMonitor.load(path, watched_field())
     assert (monitor.alpha, monitor.window, monitor.random_state) == (0.05, 30, 7)

@@ -109,6 +109,7 @@ def fit(
         for block in table.blocks():
             field.partial_fit(block.logits, block.labels)
             bar.update(len(block.logits))
+    field.build()
     if held_out is not None:
         # the precision of the field, and of the lines that qipf monitor reads
         field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)

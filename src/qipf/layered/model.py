@@ -27,7 +27,14 @@ from qipf.layered.state import REDUCTIONS, layered_state, restored_layers
 from qipf.layered.tuning import tuning_sets
 from qipf.network.batches import few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
-from qipf.network.forward import NoProbabilities, device_of, evaluating, named_layer, unchanged
+from qipf.network.forward import (
+    NoProbabilities,
+    device_of,
+    evaluating,
+    logits_of,
+    named_layer,
+    unchanged,
+)
 from qipf.network.model import NetworkModel, Scores
 from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -162,7 +169,7 @@ class LayeredQIPF(NetworkModel):
     def _require_logits(self, inputs: Tensor) -> None:
         """Raise for a network that ends in a softmax."""
         with NoProbabilities(True) as watch:
-            watch.refuse(run_in_batches(self.net, inputs.to(device_of(self.net)), ())[0])
+            watch.refuse(logits_of(self.net(inputs.to(device_of(self.net)))))
 
     def _sites(self, inputs: Tensor) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
+from qipf.calibration.mixin import CalibrationMixin
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
@@ -111,7 +112,7 @@ class ShiftMonitor:
         self.alpha, self.window, self.random_state = _checked(alpha, window, random_state)
         self.rule = getattr(self.model, "rule_", None) if rule is None else rule
         self.notes: dict[str, int | str] = {}
-        self.model_digest = _digest(model)
+        self.model_digest = _digest(model)  # as the model is now
         self._accuracy = (
             None if self.calibration.wrong is None else AccuracyEstimator.of(self.calibration)
         )
@@ -248,8 +249,8 @@ def _logit_scores(field: QIPF, logits: Any) -> NDArray[np.float64]:  # (n, d) or
 
 
 def _digest(model: Any) -> str:
-    """Digest of a model and its calibration set, or of a `Calibration`."""
-    return model.digest if isinstance(model, Calibration) else model.digest()
+    """Digest of a model with its calibration set, or of the calibration set alone."""
+    return model.digest() if isinstance(model, CalibrationMixin) else calibration_of(model).digest
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:
