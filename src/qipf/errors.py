@@ -1,4 +1,4 @@
-"""What bad input gets: one family of errors, each of which says the way out."""
+"""Errors and warnings of the library; each message says what to do."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable
 
 
 class QIPFError(Exception):
-    """Everything that qipf itself refuses."""
+    """Base of all errors that qipf raises on purpose."""
 
 
 class QIPFInputError(QIPFError, ValueError):
-    """An argument that cannot be used; a `ValueError`, as scikit-learn expects."""
+    """Invalid argument; a `ValueError`, as scikit-learn expects."""
 
 
 class QIPFFileError(QIPFError, ValueError):
-    """A file that is not what it should be: broken, forged, of another network or a newer qipf."""
+    """Invalid file: damaged, of another network, or written by a newer version."""
 
 
 class QIPFTypeError(QIPFInputError, TypeError):
-    """An argument of a kind that cannot be used; a `TypeError` where scikit-learn expects it."""
+    """Argument of an invalid type; a `TypeError`, as scikit-learn expects."""
 
 
 class QIPFWarning(UserWarning):
-    """Something was left out or replaced, and the result still holds."""
+    """Something was left out or replaced; the result is still valid."""
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says first, to stand in a sentence; its kind if it says nothing.
+    """First line of an error's message, without the final dot; its type if there is no message.
 
     >>> first_line(OSError("Couldn't read it.\\nFooter at 4 .. 12"))
     "Couldn't read it"
@@ -38,7 +38,7 @@ def first_line(error: BaseException) -> str:
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> QIPFInputError:
-    """The error for a name that is not among the known ones, with the nearest of them.
+    """The error for an unknown name, with the most similar known names.
 
     >>> str(unknown_name("engine", "atention", ["reference", "attention"]))
     "Unknown engine 'atention'. Did you mean 'attention'? Known: attention, reference."

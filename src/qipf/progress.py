@@ -1,4 +1,4 @@
-"""Progress bars: shown in terminals and notebooks, silent everywhere else."""
+"""Progress bars, shown in terminals and notebooks only."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tqdm.auto import tqdm
 
 T = TypeVar("T")
 
-#: Work shorter than this (seconds) shows no bar at all.
+#: Seconds before a bar appears.
 DELAY = 1.0
 
 _silent = False
 
 
 def silence() -> None:
-    """No bars from here on in this process: another one shows its own."""
+    """Show no more bars in this process; for worker processes."""
     global _silent
     _silent = True
-    # tqdm's own lock spans processes, and leaks when this one is killed
+    # tqdm's default lock is shared by processes, and leaks when one is killed
     tqdm.set_lock(threading.RLock())
 
 
 def _has_reader() -> bool:
-    """Whether somebody watches: a terminal on standard error, or a notebook."""
+    """Whether standard error is a terminal, or this is a notebook."""
     return not _silent and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 def progress(items: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:
-    """Iterate over `items` behind a bar that appears only when the work turns out slow.
+    """Iterate over `items`, with a progress bar if it takes longer than `DELAY`.
 
     >>> sum(progress([1, 2, 3], "adding"))
     6
@@ -40,9 +40,9 @@ def progress(items: Iterable[T], description: str, total: int | None = None) -> 
 
 
 def progress_bar(description: str, total: int | None = None, unit: str = "it") -> Any:
-    """A bar to move by hand: `with progress_bar("rows", total=n) as bar: bar.update(k)`.
+    """A progress bar for manual updates: `with progress_bar("rows", total=n) as bar: ...`.
 
-    With "B" as its unit it counts bytes, and shows kB, MB, ….
+    With the unit "B" it shows kB, MB, ….
     """
     return tqdm(desc=description, total=total, unit=unit, unit_scale=unit == "B", **_options())
 

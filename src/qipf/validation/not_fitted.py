@@ -1,4 +1,4 @@
-"""The error for what was used before `fit`; on its own, because it needs scikit-learn."""
+"""The error for models used before `fit`; a module of its own, because it imports scikit-learn."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from qipf.errors import QIPFError
 
 
 class QIPFNotFittedError(QIPFError, NotFittedError):
-    """Used before `fit`; a scikit-learn `NotFittedError`."""
+    """Model used before `fit` or `calibrate`; a scikit-learn `NotFittedError`."""
