@@ -26,7 +26,7 @@ def small_publications(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mnist", "kmnist", "fashion_mnist"):
         small = idx_publication(name, URLS, [None] * 4, ["md5:0"] * 4, (N_TRAIN, N_TEST))
         monkeypatch.setitem(datasets.PUBLICATIONS, name, small)
-    small = cifar10_publication(URLS, "md5:0", [None] * 6, N_BATCH)
+    small = cifar10_publication("cifar10", URLS, [None] * 6, ["md5:0"], [N_BATCH])
     monkeypatch.setitem(datasets.PUBLICATIONS, "cifar10", small)
     monkeypatch.delenv("QIPF_DATA", raising=False)
 

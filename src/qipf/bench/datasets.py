@@ -17,9 +17,11 @@ and range of values are verified.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def idx_publication(
     mirrors: Sequence[str],
     digests: Sequence[str | None],
     archive_hashes: Sequence[str],
-    counts: tuple[int, int],
+    counts: Sequence[int],
 ) -> Publication:
     """The four gzipped IDX files of MNIST and similar datasets.
 
@@ -95,100 +97,39 @@ def idx_publication(
 
 
 def cifar10_publication(
-    urls: Sequence[str], known_hash: str, digests: Sequence[str | None], count: int
+    name: str,
+    mirrors: Sequence[str],
+    digests: Sequence[str | None],
+    archive_hashes: Sequence[str],
+    counts: Sequence[int],
 ) -> Publication:
     """CIFAR-10's six binary batches: records of one label byte and three 32×32 planes."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
     files = [
-        DataFile(name, (count, 1 + 3 * 32 * 32), digest=digest)
-        for name, digest in zip(names, digests, strict=True)
+        DataFile(batch, (counts[0], 1 + 3 * 32 * 32), digest=digest)
+        for batch, digest in zip(names, digests, strict=True)
     ]
-    archive = Archive(tuple(urls), known_hash, tuple(files))
-    return Publication("cifar10", (archive,), "cifar-10-batches-bin")
+    archive = Archive(tuple(mirrors), archive_hashes[0], tuple(files))
+    return Publication(name, (archive,), "cifar-10-batches-bin")
 
 
-#: Publications by name: what is read and verified, and from where it is downloaded.
-PUBLICATIONS: dict[str, Publication] = {
-    "mnist": idx_publication(
-        "mnist",
-        [
-            "https://ossci-datasets.s3.amazonaws.com/mnist",
-            "https://storage.googleapis.com/cvdf-datasets/mnist",
-            "http://yann.lecun.com/exdb/mnist",
-        ],
-        [
-            "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-        ],
-        [
-            "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "md5:d53e105ee54ea40749a09fcbcd1e9432",
-            "md5:9fb629c4189551a2d022fa330f9573f3",
-            "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        ],
-        (60_000, 10_000),
-    ),
-    "kmnist": idx_publication(
-        "kmnist",
-        [
-            "https://codh.rois.ac.jp/kmnist/dataset/kmnist",
-            "http://codh.rois.ac.jp/kmnist/dataset/kmnist",
-        ],
-        [
-            "md5:92be26ec9822e900ac425d0a0aa84ced",
-            None,
-            "sha256:76fbd229ce87db80dd281af5e6670de4ad0e42fb30a7bd643972994c47c1f42e",
-            "sha256:a11dc742be8e781a40a92f53d6a4957e7b7d36df2faa097659131ebfd8fd60c6",
-        ],
-        [
-            "md5:bdb82020997e1d708af4cf47b453dcf7",
-            "md5:e144d726b3acfaa3e44228e80efcd344",
-            "md5:5c965bf0a639b31b8f53240b1b52f4d7",
-            "md5:7320c461ea6c1c855c0b718fb2a4b134",
-        ],
-        (60_000, 10_000),
-    ),
-    "fashion_mnist": idx_publication(
-        "fashion_mnist",
-        [
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        ],
-        [
-            "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-            "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-            "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-            "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        ],
-        [
-            "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "md5:25c81989df183df01b3e8a0aad5dffbe",
-            "md5:bef4ecab320f06d8554ea6380940ec79",
-            "md5:bb300cfdad3c16e7a12a480ee83cd310",
-        ],
-        (60_000, 10_000),
-    ),
-    "cifar10": cifar10_publication(
-        [
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            "https://cave.cs.toronto.edu/kriz/cifar-10-binary.tar.gz",
-            "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/"
-            "cifar-10-binary.tar.gz",
-        ],
-        "md5:c32a1d4ab5d03f1284b67883e8d87530",
-        [
-            "sha256:cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-            "sha256:a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-            "sha256:bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-            "sha256:014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-            "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-            "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-        ],
-        10_000,
-    ),
-}
+def _publications() -> dict[str, Publication]:
+    """Publications by name: what is read and verified, and from where it is downloaded.
+
+    ``publications.json`` holds for each the mirrors, the hashes of the contents and of the
+    archives, and the numbers of examples.
+    """
+    text = resources.files("qipf.bench").joinpath("publications.json").read_text("utf-8")
+    found = {}
+    for name, about in json.loads(text).items():
+        make = cifar10_publication if name == "cifar10" else idx_publication
+        found[name] = make(
+            name, about["mirrors"], about["contents"], about["archives"], about["counts"]
+        )
+    return found
+
+
+PUBLICATIONS: dict[str, Publication] = _publications()
 
 NAMES: tuple[str, ...] = (*PUBLICATIONS, "kmnist10k", "digits")
 
