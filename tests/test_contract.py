@@ -23,6 +23,9 @@ from qipf.calibration.quantization import rounded
 
 CLASSES = 3
 
+#: At this error rate rules of all three classes accept some predictions and reject others.
+RISK = 0.2
+
 
 def rows(count, seed):
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
@@ -131,7 +134,7 @@ def test_a_method_and_the_free_function_make_the_same_rule(kind):
 
 def test_accepts_is_the_rule_on_the_uncertainty(kind):
     model, batch = calibrated(kind), kind.batch(200, 4)
-    rule = model.accept_rule(max_risk=0.25)
+    rule = model.accept_rule(max_risk=RISK)
     assert rule.certified
     accepted = model.accepts(batch)
     assert accepted.dtype == torch.bool
@@ -144,7 +147,7 @@ def test_a_prediction_has_all_parts(kind):
     prediction = model(batch)
     assert isinstance(prediction, Prediction)
     assert prediction.accepted is None  # no rule yet
-    model.accept_rule(max_risk=0.25)
+    model.accept_rule(max_risk=RISK)
     prediction = model(batch)
     assert torch.equal(prediction.predicted, prediction.logits.argmax(1))
     assert torch.equal(prediction.uncertainty, model.uncertainty(batch))
@@ -179,7 +182,7 @@ def test_without_labels_there_are_p_values_but_no_rule(kind):
 
 def test_fitting_and_calibrating_again_drop_the_rule(kind):
     model = calibrated(kind)
-    model.accept_rule(max_risk=0.25)
+    model.accept_rule(max_risk=RISK)
     model.calibrate(*kind.data(200, 8))
     assert model.rule_ is None
     assert len(model.calibration_) == 200
@@ -250,7 +253,7 @@ def test_the_default_reduction_is_the_same():
 
 def test_the_summary_says_what_the_model_knows(kind):
     model = calibrated(kind)
-    model.accept_rule(max_risk=0.25)
+    model.accept_rule(max_risk=RISK)
     text = model.summary()
     assert "1,200 held-out predictions" in text
     assert f"ROC-AUC {model.detection_.uncertainty:.3f}" in text
@@ -260,7 +263,7 @@ def test_the_summary_says_what_the_model_knows(kind):
 
 def test_a_file_keeps_scores_decisions_and_summary(kind, tmp_path):
     model, batch = calibrated(kind), kind.batch(40, 9)
-    model.accept_rule(max_risk=0.25)
+    model.accept_rule(max_risk=RISK)
     model.save(tmp_path / "one.qipf")
     qipf.save(model, tmp_path / "two.qipf")
     assert (tmp_path / "one.qipf").read_bytes() == (tmp_path / "two.qipf").read_bytes()
@@ -277,7 +280,7 @@ def test_a_file_keeps_scores_decisions_and_summary(kind, tmp_path):
 def test_the_digest_changes_with_scores_and_calibration_but_not_with_the_rule(kind):
     model = calibrated(kind)
     before = model.digest()
-    model.accept_rule(max_risk=0.25)
+    model.accept_rule(max_risk=RISK)
     assert model.digest() == before
     model.calibrate(*kind.data(100, 3))
     assert model.digest() != before
@@ -288,7 +291,7 @@ def test_the_digest_changes_with_scores_and_calibration_but_not_with_the_rule(ki
 def test_onnx_files_decide_as_the_model_does(kind, own, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model, batch = calibrated(kind), kind.batch(60, 10)
-    rule = model.accept_rule(max_risk=0.25)
+    rule = model.accept_rule(max_risk=RISK)
     if not own:
         model.calibrate(*kind.data(100, 3))  # which drops the model's own rule
     path = model.export_onnx(tmp_path / "model.onnx", rule=None if own else rule).path

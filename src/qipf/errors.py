@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sys
+import warnings
 from collections.abc import Iterable
 
 
@@ -24,6 +27,15 @@ class QIPFTypeError(QIPFInputError, TypeError):
 
 class QIPFWarning(UserWarning):
     """Something was left out or replaced; the result is still valid."""
+
+
+def warn(message: str) -> None:
+    """Issue a `QIPFWarning` that points at the line outside this package that led to it."""
+    package = os.path.dirname(__file__) + os.sep
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, QIPFWarning, stacklevel=level)
 
 
 def first_line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ def draw(rng, count, kind, ties=False):
     return u, rng.uniform(size=count) < RATES[kind](u)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("kind", list(RATES))
 @pytest.mark.parametrize("method", METHODS)
@@ -91,36 +92,15 @@ def test_the_function_takes_a_calibration_and_tensors(rng):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "phrase"),
     [
-        (
-            lambda: estimate_accuracy([1.0], Calibration([1.0])),
-            "The held-out predictions have no known errors, so accuracy cannot be estimated. "
-            "Calibrate with labels.",
-        ),
-        (
-            lambda: estimate_accuracy([1.0], [1.0]),
-            "A calibrated field or a Calibration is needed, got list.",
-        ),
-        (
-            lambda: AccuracyEstimator([1.0], [True], "isotonc"),
-            "Unknown method 'isotonc'. Did you mean 'isotonic'? Known: isotonic, threshold.",
-        ),
-        (
-            lambda: AccuracyEstimator([1.0], [True]).estimate([]),
-            "uncertainty is empty: there is no accuracy of no predictions.",
-        ),
-        (
-            lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95),
-            "confidence must lie between 0 and 1, got 95. Try 0.95.",
-        ),
-        (
-            lambda: estimate_accuracy([1.0], Calibration([1.0], [True]), confidence="0.9"),
-            "confidence must lie between 0 and 1, got '0.9'. Try 0.95.",
-        ),
+        (lambda: estimate_accuracy([1.0], Calibration([1.0])), "no known errors"),
+        (lambda: estimate_accuracy([1.0], [1.0]), "a Calibration is needed, got list"),
+        (lambda: AccuracyEstimator([1.0], [True], "isotonc"), "Did you mean 'isotonic'"),
+        (lambda: AccuracyEstimator([1.0], [True]).estimate([]), "uncertainty is empty"),
+        (lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95), "confidence must lie"),
     ],
 )
-def test_what_cannot_be_estimated_is_refused(call, message):
-    with pytest.raises(QIPFInputError) as caught:
+def test_invalid_arguments_are_rejected(call, phrase):
+    with pytest.raises(QIPFInputError, match=phrase):
         call()
-    assert str(caught.value) == message

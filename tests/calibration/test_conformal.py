@@ -1,5 +1,7 @@
 """Conformal p-values: counted by hand, uniform by simulation, refused when they could not hold."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,7 @@ def test_smoothed_it_counts_what_the_definition_counts(held_out, scores, u):
     assert (smoothed <= Calibration(held_out).p_values(scores)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [2, 5, None])
 @pytest.mark.parametrize("size", [1, 19, 200])
 def test_exchangeable_scores_get_valid_p_values_ties_or_not(rng, size, levels):
@@ -95,50 +98,25 @@ def test_of_too_many_a_random_part_is_kept(monkeypatch, rng):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "phrase"),
     [
-        (([],), "scores is empty: at least one held-out uncertainty is needed."),
-        (
-            ([1.0, np.nan, np.inf],),
-            "scores has 2 entries with NaN or inf (first: entry 1). Calibrate on predictions with "
-            "finite uncertainties.",
-        ),
-        (
-            ([[1.0]],),
-            "scores must have one dimension, one number per prediction, got shape (1, 1).",
-        ),
-        ((["a"],), "scores must hold real numbers, got <U1."),
-        (([1j],), "scores must hold real numbers, got complex128."),
-        (([1.0], [True, False]), "wrong must have the shape of scores, (1,); got (2,)."),
-        (
-            ([1.0], [2]),
-            "wrong must hold booleans, true where the prediction is wrong; got [2]. Compare first: "
-            "predictions != labels.",
-        ),
+        (([],), "scores is empty"),
+        (([1.0, np.nan, np.inf],), "scores has 2 entries with NaN or inf (first: entry 1)"),
+        (([[1.0]],), "got shape (1, 1)"),
+        ((["a"],), "real numbers, got <U1"),
+        (([1j],), "real numbers, got complex128"),
+        (([[1.0], [2.0, 3.0]],), "scores is not an array of numbers"),
+        (([1.0], [True, False]), "wrong must have the shape of scores"),
+        (([1.0], [2]), "wrong must hold booleans"),
+        (([1.0, 2.0], [[True], [False, True]]), "wrong is not an array of numbers"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(arguments, message):
-    with pytest.raises(QIPFInputError) as caught:
+def test_invalid_scores_are_rejected(arguments, phrase):
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
         Calibration(*arguments)
-    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("uniforms", "message"),
-    [
-        ([0.5], "uniforms must have shape (2,), one per score, got (1,)."),
-        ([0.5, 0.0], "uniforms must lie strictly between 0 and 1."),
-        ([0.5, np.nan], "uniforms must lie strictly between 0 and 1."),
-    ],
-)
-def test_uniforms_that_are_none_are_refused(uniforms, message):
-    with pytest.raises(QIPFInputError) as caught:
+@pytest.mark.parametrize("uniforms", [[0.5], [0.5, 0.0], [0.5, np.nan]])
+def test_invalid_uniforms_are_rejected(uniforms):
+    with pytest.raises(QIPFInputError, match="uniforms must"):
         Calibration([1.0]).p_values([1.0, 2.0], uniforms)
-    assert str(caught.value) == message
-
-
-def test_ragged_scores_are_refused():
-    with pytest.raises(QIPFInputError, match=r"scores is not an array of numbers"):
-        Calibration([[1.0], [2.0, 3.0]])
-    with pytest.raises(QIPFInputError, match=r"wrong is not an array of numbers"):
-        Calibration([1.0, 2.0], [[True], [False, True]])

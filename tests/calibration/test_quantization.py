@@ -33,6 +33,7 @@ def test_it_keeps_the_order_with_nan_as_the_highest(a, b):
     again = rounded(values)
     np.testing.assert_array_equal(again, values)
     assert rounded(np.array([np.nan]))[0] == np.inf
+    assert np.isfinite(values[np.isfinite([low, high])]).all()
 
 
 @given(FINITE)
@@ -42,6 +43,11 @@ def test_the_highest_number_of_a_step_is_the_last_that_is_rounded_to_it(score):
     assert last >= score
     assert rounded(np.array([last]))[0] == step
     assert rounded(np.array([np.nextafter(last, np.inf)]))[0] > step
+
+
+def test_the_last_step_ends_at_the_largest_number():
+    largest = np.finfo(float).max
+    assert highest(float(rounded(np.array([largest]))[0])) == largest
 
 
 @pytest.mark.parametrize("score", [0.37, -1.13, 100.0])

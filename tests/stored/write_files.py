@@ -1,4 +1,4 @@
-"""Writes the fixtures of the current format version: one file of each kind, and what it gives.
+"""Writes the fixtures of the current format version: one file of each kind, and its scores.
 
 python -m tests.stored.write_files
 
@@ -54,13 +54,27 @@ def layered(reduction: str = "random") -> qipf.LayeredQIPF:
     return model.fit(zip(inputs.split(60), labels.split(60), strict=True))
 
 
+def calibrated_layers() -> qipf.LayeredQIPF:
+    """Fields of two layers, with a calibration set and a rule that accepts a part of it."""
+    model = layered()
+    random = torch.Generator().manual_seed(2)
+    labels = torch.randint(3, (400,), generator=random)
+    inputs = 2 * torch.eye(4)[labels] + torch.randn(400, 4, generator=random)
+    model.calibrate([(inputs, labels)])
+    model.accept_rule(max_risk=0.2)
+    return model
+
+
 def write_layered() -> None:
-    """Layered models, of examples and of weighted centres, beside what they say of a few inputs."""
+    """Layered models, of examples and of weighted centres, and their scores of a few inputs."""
     queries = torch.randn(20, 4, generator=torch.Generator().manual_seed(5))
-    for name, reduction in (("layers", "random"), ("condensed", "coreset")):
-        model, path = layered(reduction), HERE / f"{name}-v{FORMAT_VERSION}.qipf"
+    for name, model in (("layers", calibrated_layers()), ("condensed", layered("coreset"))):
+        path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"
         qipf.save(model, path)
         answers = {"queries": queries.tolist(), "uncertainty": model.uncertainty(queries).tolist()}
+        if model.rule_ is not None:
+            answers["p_values"] = model.p_values(queries).tolist()
+            answers["accepted"] = model.accepts(queries).tolist()
         path.with_suffix(".json").write_text(json.dumps(answers))
 
 
@@ -78,11 +92,11 @@ def calibrated() -> qipf.QIPF:
 
 def watched_field() -> qipf.QIPF:
     """The field of the monitor's state: a stored one, so that its digest is the same everywhere."""
-    return qipf.load(HERE / "calibrated-v3.qipf")
+    return qipf.load(HERE / f"calibrated-v{FORMAT_VERSION}.qipf")
 
 
 def write_monitor() -> None:
-    """A monitor in mid-stream, after an alarm, beside what it says then and after more."""
+    """A monitor in mid-stream, after an alarm, with its verdicts then and after more."""
     field, random = watched_field(), np.random.default_rng(0)
     monitor = qipf.ShiftMonitor(field, alpha=0.05, window=30, random_state=7)
     scores = field.calibration_.scores
@@ -103,13 +117,13 @@ def write_monitor() -> None:
 
 def main() -> None:
     queries = make_logits(20, seed=5).numpy()
-    few = {"max_centers": 30, "bandwidth": 3.0}
+    few = {"max_centers": 30, "bandwidth": 3.0, "reduction": "random"}
     train = make_logits(120).numpy()
     inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(1))
     field = calibrated()
     saved = {
         "field": qipf.QIPF(**few).fit(train),
-        "weighted": qipf.QIPF(**few, reduction="coreset").fit(train),
+        "weighted": qipf.QIPF(**{**few, "reduction": "coreset"}).fit(train),
         "model": qipf.wrap(network(), field=qipf.QIPF(**few)).fit(inputs.split(40)),
         "calibrated": field,
         "rule": field.rule_,

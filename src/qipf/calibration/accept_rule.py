@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
 from qipf.calibration.quantization import highest, rounded
 from qipf.calibration.risk_coverage import upper_bound
-from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.errors import QIPFInputError, warn
 from qipf.validation.scores import checked_outcomes, checked_scores, checked_share
 
 #: Smallest `max_risk`; a lower one would take billions of held-out predictions.
@@ -93,11 +92,9 @@ class AcceptRule:
         unusable = (~usable).nonzero()
         rows = unusable.flatten() if isinstance(unusable, Tensor) else unusable[0]
         if len(rows):
-            warnings.warn(
+            warn(
                 f"{len(rows)} of {len(usable)} uncertainties are NaN or infinite (first: row "
                 f"{int(rows[0])}); the rule abstains from these predictions.",
-                QIPFWarning,
-                stacklevel=2,
             )
         return accept
 

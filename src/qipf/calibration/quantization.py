@@ -21,6 +21,9 @@ DIGITS = 14
 _HALF = np.uint64(1 << (52 - DIGITS))  # of a step, in units of the last bit
 _KEPT = ~np.uint64(2 * int(_HALF) - 1)
 
+#: The largest finite step; larger scores are rounded down to it, not up to infinity.
+_LARGEST = float((np.array([np.finfo(float).max]).view(np.uint64) & _KEPT).view(np.float64)[0])
+
 
 def rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """The nearest number of 14 binary digits; NaN becomes infinity, the highest rank.
@@ -29,7 +32,8 @@ def rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     [1.0, 1.0, 1.0009765625]
     """
     bits = np.where(np.isnan(scores), np.inf, scores).view(np.uint64)
-    return ((bits + _HALF) & _KEPT).view(np.float64)
+    steps = ((bits + _HALF) & _KEPT).view(np.float64)
+    return np.where(np.isfinite(scores), steps.clip(-_LARGEST, _LARGEST), steps)
 
 
 def highest(step: float) -> float:
@@ -40,6 +44,8 @@ def highest(step: float) -> float:
     [1.0, 1.0001220703125]
     """
     bits = np.abs(np.array([step])).view(np.uint64)
+    if step >= _LARGEST:
+        return float(np.finfo(float).max)
     if step < 0:
         return -float((bits - _HALF).view(np.float64)[0])
     return float((bits + _HALF - np.uint64(1)).view(np.float64)[0])

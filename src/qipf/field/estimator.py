@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -18,7 +17,7 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, prediction_as
 from qipf.calibration.prediction import Prediction
-from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.errors import QIPFInputError, warn
 from qipf.export.check import expected, rounding_margin
 from qipf.export.onnx import OnnxFile, checked_path, write_onnx
 from qipf.export.program import traced
@@ -223,11 +222,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         try:
             return errors_from(rows, y, wrong)
         except LabelValueError as error:
-            warnings.warn(
+            warn(
                 f"The model's errors are unknown, and the bandwidth is chosen by likelihood: "
                 f"{error} Pass wrong= if X is not logits.",
-                QIPFWarning,
-                stacklevel=4,
             )
             return None
 
@@ -422,12 +419,10 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         threshold = self._threshold(rule)
         field = self if max_centers is None else self.condensed(max_centers)
         if threshold is not None and field is not self:
-            warnings.warn(
+            warn(
                 f"The accept rule was calibrated with {len(self.centers_)} centres, and the file "
                 f"has {len(field.centers_)}: its guarantee does not hold there. Calibrate "
                 "field.condensed(max_centers), make a rule with it, and export that field.",
-                QIPFWarning,
-                stacklevel=4,
             )
         return field, FieldGraph(field, threshold)
 

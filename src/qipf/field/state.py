@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from qipf.calibration import state as calibration_state
-from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, warn
 from qipf.field.parameters import check_device, check_parameters
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
@@ -132,11 +131,9 @@ def _usable_device(path: str, device: Any) -> str:
     try:
         check_device(device)
     except QIPFInputError:
-        warnings.warn(
+        warn(
             f"{path} was saved with device {device!r}, which is not available here; device is set "
             "to 'auto'.",
-            QIPFWarning,
-            stacklevel=7,
         )
         return "auto"
     return device

@@ -6,7 +6,6 @@ bandwidth with the largest weight. Chosen for each layer alone, bandwidths come 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from qipf.errors import QIPFWarning
+from qipf.errors import warn
 from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import likeliest_weights, log_odds
 from qipf.layered.posteriors import completed
@@ -117,9 +116,7 @@ def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -
 
 def _softmax_alone(reason: str | None = None) -> tuple[dict[LayerSite, ClassField], Tensor]:
     if reason is not None:
-        warnings.warn(
+        warn(
             f"The layers are not used: {reason}. The uncertainty is that of the softmax alone.",
-            QIPFWarning,
-            stacklevel=4,
         )
     return {}, torch.ones(1, dtype=torch.float64)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from qipf.errors import QIPFWarning
+from qipf.errors import warn
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.layered.class_field import ClassField
@@ -51,10 +50,8 @@ def chosen_fields(
         others = {name: found[site] for name, (_, found) in tuning.sets.items()}
         chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
         if chosen is None:
-            warnings.warn(
+            warn(
                 f"{site} gives the same numbers for every training input and is left out.",
-                QIPFWarning,
-                stacklevel=3,
             )
             continue
         metric, width = chosen
@@ -64,11 +61,9 @@ def chosen_fields(
         fields[site] = field
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
-        warnings.warn(
+        warn(
             f"There are no training examples of {', '.join(f'class {k}' for k in missing)}: the "
             "layers use the softmax's probability.",
-            QIPFWarning,
-            stacklevel=3,
         )
     return fields
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from qipf.errors import QIPFWarning
+from qipf.errors import warn
 from qipf.layered.holdout import INPUTS, LABELS, PLACES, Examples, require_numbers
 from qipf.layered.perturbations import families, perturbed, strengths
 from qipf.network.features import LayerSite, Rows, run_in_batches
@@ -39,12 +38,10 @@ def tuning_sets(
     labels = held[LABELS].to(logits.device)
     found = Tuning({"clean": (logits, rows)}, labels)
     if not inputs.is_floating_point():
-        warnings.warn(
+        warn(
             f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights are "
             "learned from clean training data alone, on which networks are overconfident. Pass "
             "floating point inputs if you can.",
-            QIPFWarning,
-            stacklevel=3,
         )
         return found
     few = inputs[: max(FEWEST, len(inputs) // 2)]

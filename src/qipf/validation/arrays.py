@@ -100,7 +100,7 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
         # the fast path of scoring in a loop: scikit-learn's checks take longer than the scores
         named = hasattr(estimator, "feature_names_in_")
         if not named and X.ndim == 2 and X.shape[1] == estimator.n_features_in_:
-            return torch.from_numpy(_supported(X))
+            return as_tensor(X)
     try:
         array = validate_data(
             estimator,
@@ -118,16 +118,16 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
         raise QIPFInputError(f"{name}: {_in_one_line(str(error), X)}") from error
     if array.dtype == np.float16:
         array = array.astype(np.float32)
-    return torch.from_numpy(_supported(array))
+    return as_tensor(array)
 
 
-def _supported(array: np.ndarray) -> np.ndarray:
-    """The array in a layout that torch accepts: native byte order, writable, positive strides."""
+def as_tensor(array: np.ndarray) -> Tensor:
+    """The array as a tensor, copied if torch cannot use its memory (byte order, read-only)."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
-    return array
+    return torch.from_numpy(array)
 
 
 def require_finite(rows: Tensor, name: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError, first_line
+from qipf.validation.arrays import as_tensor
 from qipf.validation.scores import checked_flags
 
 
@@ -25,7 +26,7 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     tensor([0, 2])
     """
     try:
-        values = torch.as_tensor(labels if isinstance(labels, Tensor) else np.asarray(labels))
+        values = labels if isinstance(labels, Tensor) else as_tensor(np.asarray(labels))
     except (TypeError, ValueError, RuntimeError) as error:
         raise LabelValueError(
             f"{name} must hold the index of each true class, got values that are not numbers "

@@ -1,0 +1,39 @@
+"""Error detection: areas as scikit-learn computes them, beside entropy and the largest logit."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import entropy
+from sklearn.metrics import roc_auc_score
+
+from qipf.calibration.detection import ErrorDetection, error_detection
+
+
+def test_the_areas_are_those_of_scikit_learn(rng):
+    logits, wrong = rng.normal(size=(200, 4)), rng.random(200) < 0.3
+    scores = rng.random(200) + wrong
+    found = error_detection(scores, torch.from_numpy(wrong), torch.from_numpy(logits))
+    assert (found.count, found.errors) == (200, wrong.sum())
+    assert found.uncertainty == roc_auc_score(wrong, scores)
+    softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert found.entropy == pytest.approx(roc_auc_score(wrong, entropy(softmax, axis=1)))
+    assert found.max_logit == roc_auc_score(wrong, -logits.max(1))
+    for name in ("ROC-AUC", "entropy", "largest logit"):
+        assert name in str(found)
+
+
+@pytest.mark.parametrize("logits", [None, torch.zeros(3, 1)])
+def test_without_logits_of_several_classes_there_is_nothing_to_compare_with(logits):
+    found = error_detection([0.1, 0.9, 0.2], [False, True, False], logits)
+    assert found == ErrorDetection(3, 1, 1.0)
+    assert str(found) == "ROC-AUC 1.000"
+
+
+@pytest.mark.parametrize("wrong", [[False, False], [True, True]])
+def test_there_is_nothing_to_detect_if_all_are_alike(wrong):
+    assert error_detection([0.1, 0.2], wrong) is None
+
+
+def test_logits_of_extreme_size_have_an_entropy():
+    logits = torch.tensor([[1e30, 0.0], [0.0, 0.0], [3e38, -3e38]])
+    assert error_detection([0.1, 0.9, 0.2], [False, True, False], logits).entropy == 1.0

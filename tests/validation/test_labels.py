@@ -1,0 +1,73 @@
+"""Labels: checked, and compared with the largest logit."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import QIPFInputError
+from qipf.validation.labels import LabelValueError, checked_labels, errors_from, errors_of
+
+
+def read_only(values):
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 2],
+        (0.0, 2.0),
+        torch.tensor([0, 2], dtype=torch.uint8),
+        np.array([0, 2], ">i4"),
+        np.array([2, 0])[::-1],
+        np.array([0, 2], np.uint16),
+        read_only([0, 2]),
+    ],
+)
+def test_labels_of_any_kind_are_integers(labels):
+    found = checked_labels(labels, 2, 3, "y")
+    assert (found.dtype, found.tolist()) == (torch.int64, [0, 2])
+
+
+@pytest.mark.parametrize(
+    ("labels", "phrase"),
+    [
+        (["cat", "dog"], "not numbers"),
+        ([0, None], "not numbers"),
+        ([0.5, 1.0], "integers"),
+        ([np.nan, 1.0], "integers"),
+        ([np.inf, 1.0], "integers"),
+        ([1j, 1], "integers"),
+        ([0, 3], "classes 0..2, got values from 0 to 3"),
+        ([-1, 0], "from -1 to 0"),
+    ],
+)
+def test_values_that_are_not_classes_are_rejected(labels, phrase):
+    with pytest.raises(LabelValueError, match=re.escape(phrase)):
+        checked_labels(labels, 2, 3, "y")
+
+
+def test_another_shape_is_rejected_and_is_not_an_error_of_values():
+    for labels in ([0, 1, 2], [[0], [1]], 1):
+        with pytest.raises(QIPFInputError, match=re.escape("y must have shape (2,)")) as caught:
+            checked_labels(labels, 2, 3, "y")
+        assert not isinstance(caught.value, LabelValueError)
+
+
+def test_the_range_is_not_checked_without_a_number_of_classes():
+    assert checked_labels([0, 99], 2, None, "y").tolist() == [0, 99]
+    assert checked_labels([], 0, 3, "y").tolist() == []
+
+
+def test_errors_are_where_the_largest_logit_is_of_another_class():
+    logits = torch.tensor([[3.0, 1.0], [0.0, 2.0], [5.0, 4.0]])
+    assert errors_of(logits, [0, 0, 0], "y").tolist() == [False, True, False]
+    assert errors_from(logits, [0, 0, 0], None).tolist() == [False, True, False]
+    assert errors_from(logits, None, [1, 0, 0]).tolist() == [True, False, False]
+    assert errors_from(logits, None, None) is None
+    with pytest.raises(QIPFInputError, match="not both"):
+        errors_from(logits, [0, 0, 0], [1, 0, 0])

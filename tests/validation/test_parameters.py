@@ -1,0 +1,19 @@
+"""Parameters that must be integers."""
+
+import numpy as np
+import pytest
+
+from qipf import QIPFInputError
+from qipf.validation.parameters import is_integer, require_positive_integer
+
+
+@pytest.mark.parametrize("value", [1, 10**30, np.int8(3), np.uint64(2)])
+def test_integers_of_python_and_numpy_pass(value):
+    assert is_integer(value)
+    require_positive_integer(value, "size")
+
+
+@pytest.mark.parametrize("value", [0, -1, np.int64(0), True, 2.0, "3", None, np.array([3])])
+def test_everything_else_is_rejected(value):
+    with pytest.raises(QIPFInputError, match="size must be an integer of at least 1"):
+        require_positive_integer(value, "size")
