@@ -1,9 +1,9 @@
-"""Train a small network on handwritten digits, wrap it, and turn the test images step by step.
+"""Train a small network on handwritten digits, wrap it, and rotate the test images step by step.
 
     python examples/digits.py --output demo
 
-Prints, per angle, the accuracy, the mean uncertainty, and how well the network's errors are found
-by qipf and by the entropy of its softmax (ROC-AUC: 0.5 is chance, 1 is perfect); draws them too.
+Prints, for each angle, the accuracy, the mean uncertainty, and the ROC-AUC of error detection by
+qipf and by the entropy of the softmax (0.5 is chance, 1 is perfect), and draws them as a figure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ANGLES = range(0, 91, 10)
 COLUMNS = ("angle", "accuracy", "mean uncertainty", "ROC-AUC qipf", "ROC-AUC entropy")
 
 
-def judged(model: qipf.WrappedModel, images: Tensor, labels: Tensor) -> tuple[float, ...]:
-    """Accuracy, mean uncertainty, and the detection of errors by qipf and by entropy."""
+def evaluate(model: qipf.WrappedModel, images: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """Accuracy, mean uncertainty, and ROC-AUC of error detection by qipf and by entropy."""
     prediction = model(images)
     wrong = (prediction.predicted != labels).numpy()
     probabilities = prediction.logits.softmax(1)
@@ -43,7 +43,7 @@ def judged(model: qipf.WrappedModel, images: Tensor, labels: Tensor) -> tuple[fl
 
 
 def draw(path: Path, rows: list[tuple[float, ...]]) -> None:
-    """Accuracy beside uncertainty, and the two detectors, against the angle."""
+    """Draw accuracy and uncertainty, and both ROC-AUCs, against the angle."""
     angles, accuracy, uncertainty, by_field, by_entropy = zip(*rows, strict=True)
     with drawing(path, width=8.0, height=3.2, columns=2) as ((left, right),):
         left.plot(angles, accuracy, "o-", color="black", label="accuracy")
@@ -52,16 +52,16 @@ def draw(path: Path, rows: list[tuple[float, ...]]) -> None:
         beside.plot(angles, uncertainty, "s--", color="#d55e00", label="mean uncertainty")
         beside.set_ylabel("mean uncertainty", color="#d55e00")
         beside.grid(visible=False)
-        left.set_title("Accuracy, and doubt in it")
+        left.set_title("Accuracy and uncertainty")
         right.plot(angles, by_field, "s-", color="#d55e00", label="qipf")
         right.plot(angles, by_entropy, "o--", color="#0072b2", label="softmax entropy")
         right.set(xlabel="rotation (degrees)", ylabel="ROC-AUC", ylim=(0.45, 1.02))
-        right.set_title("Which predictions are wrong?")
+        right.set_title("Error detection")
         right.legend(loc="lower left")
 
 
 def main() -> None:
-    """The whole story, in a few seconds."""
+    """Train, fit, and evaluate at every angle; takes a few seconds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder of the figure")
     parser.add_argument("--seed", type=int, default=0)
@@ -76,11 +76,11 @@ def main() -> None:
     batches = zip(train_images.split(256), digits.train_labels.split(256), strict=True)
     model = qipf.wrap(network).fit(list(batches))
 
-    table = Table(*COLUMNS, title="scikit-learn's digits, turned")
+    table = Table(*COLUMNS, title="scikit-learn's digits, rotated")
     rows = []
     for angle in ANGLES:
         images = corrupt(digits.test_images / 255, "rotation", angle)
-        rows.append((float(angle), *judged(model, images, digits.test_labels)))
+        rows.append((float(angle), *evaluate(model, images, digits.test_labels)))
         table.add_row(f"{angle}°", *(f"{value:.3f}" for value in rows[-1][1:]))
     Console().print(table)
     draw(options.output / "digits.png", rows)

@@ -1,9 +1,9 @@
-"""Export a digits model as ONNX, with images and what PyTorch makes of them, to compare elsewhere.
+"""Export a digits model as ONNX, with images and their scores in PyTorch to compare with.
 
     python examples/onnx_digits.py --output exported
 
-Writes `digits.onnx`, `inputs.npy` and `expected.npz`. In an environment of its own, without torch
-and qipf, `onnx_scores.py` compares:
+Writes `digits.onnx`, `inputs.npy` and `expected.npz`. `onnx_scores.py` compares them in another
+environment, without torch and qipf:
 
     python -m venv fresh
     fresh/bin/pip install numpy onnxruntime
@@ -29,14 +29,14 @@ from qipf.bench.training import train
 ANGLES = (0, 30, 60, 90)
 
 
-def to_judge(clean: Tensor) -> Tensor:
-    """Clean and turned images, and noise that is 1000 times brighter."""
+def example_images(clean: Tensor) -> Tensor:
+    """Clean and rotated images, and noise that is 1000 times brighter."""
     noise = torch.rand(100, *clean.shape[1:], generator=torch.Generator().manual_seed(0))
     return torch.cat([*(corrupt(clean, "rotation", angle) for angle in ANGLES), 1000 * noise])
 
 
 def main() -> None:
-    """Train, fit, export; judge the images in PyTorch."""
+    """Train, fit, export, and score the images in PyTorch."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("exported"), help="folder to write")
     output = parser.parse_args().output
@@ -48,7 +48,7 @@ def main() -> None:
     model = qipf.wrap(network).fit([(digits.train_images / 255, digits.train_labels)])
     written = model.export_onnx(output / "digits.onnx")
 
-    images = to_judge(digits.test_images / 255)
+    images = example_images(digits.test_images / 255)
     prediction = model(images)
     logits = prediction.logits.numpy()
     np.save(output / "inputs.npy", images.numpy())
