@@ -105,7 +105,7 @@ def areas(run: Run) -> Iterator[str]:
     rows = []
     for name in PAPER_METHODS:
         curves = [run.curve(NETWORK, CORRUPTION, name, metric) for metric in PAPER_METRICS]
-        rows.append([name, *(f"{c.values[c.levels.index(LEVEL)]:.3f}" for c in curves if c)])
+        rows.append([name, *(f"{c[LEVEL]:.3f}" for c in curves if c)])
     yield table(["method", *(TITLES[metric] for metric in PAPER_METRICS)], rows)
 
 
@@ -116,9 +116,7 @@ def severities(run: Run) -> Iterator[str]:
         for metric in PAPER_METRICS:
             values = {}
             for name in PAPER_METHODS:
-                curve = run.curve(network, corruption, name, metric)
-                assert curve is not None
-                at = dict(zip(curve.levels, curve.values, strict=True))
+                at = run.curve(network, corruption, name, metric)
                 values[name] = np.array([at[k] for k in run.levels(network, corruption)])
             best = np.max(list(values.values()), axis=0)
             means = {name: float(each.mean()) for name, each in values.items()}

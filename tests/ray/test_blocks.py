@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from qipf import QIPFInputError
-from qipf.ray.blocks import block_logits
+from qipf.ray.blocks import read_block
 from tests.ray.shared import LOGITS, RAY, table
 
 ray = pytest.importorskip("ray")
@@ -27,11 +27,11 @@ def test_logits_in_one_column_each_or_all_in_one():
         (fixed, ["x"], np.float32),
         (lists, ["x"], np.float64),
     ):
-        found = block_logits(block, columns)
+        found = read_block(block, columns).logits
         assert found.dtype == kind
         np.testing.assert_array_equal(found, FEW)
-    np.testing.assert_array_equal(block_logits(table(), ["logit_3"]), LOGITS[:, 3:4])
-    assert block_logits(lists.slice(0, 0), ["x"]).shape == (0, 0)
+    np.testing.assert_array_equal(read_block(table(), ["logit_3"]).logits, LOGITS[:, 3:4])
+    assert read_block(lists.slice(0, 0), ["x"]).logits.shape == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_logits_in_one_column_each_or_all_in_one():
 )
 def test_other_values_are_rejected(values, phrase):
     with pytest.raises(QIPFInputError, match=re.escape(phrase)):
-        block_logits(pa.table({"x": values}), ["x"])
+        read_block(pa.table({"x": values}), ["x"])

@@ -67,20 +67,11 @@ def report(
     from qipf.report.own.page import write_own_report
 
     study = write_own_report(train, test, output, columns, AUTO if labels is None else labels, risk)
-    limit = study.threshold
     result: dict[str, Any] = {
         "output": output,
         "rows": len(study.predicted),
         "accuracy": None if study.wrong is None else 1 - float(study.wrong.mean()),
         "roc_auc": {name: values["roc_auc"] for name, values in study.metrics.items()},
-        "threshold": None,
+        "threshold": study.threshold,
     }
-    if limit is not None:
-        result["threshold"] = {
-            "uncertainty": limit.value,
-            "target": limit.target,
-            "kept": limit.kept / limit.checked_on,
-            "error_rate": None if limit.risk is None else limit.risk[0],
-            "holds": limit.holds,
-        }
     print_result(as_json, result, f"wrote {output}")

@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,15 +17,7 @@ from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` when the block ends without an error.
-
-    >>> import tempfile
-    >>> target = Path(tempfile.mkdtemp(), "deep", "note.txt")
-    >>> with atomic_write(target) as file:
-    ...     _ = file.write(b"whole")
-    >>> target.read_bytes()
-    b'whole'
-    """
+    """Open a temporary file that replaces `path` when the block ends without an error."""
     with draft_file(path) as file:
         yield file
     publish(Path(file.name), path)
@@ -40,27 +32,34 @@ def draft_file(path: Path) -> Iterator[BinaryIO]:
     # a unique name: processes on two machines may write the same file at once
     draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException as error:
+        with _write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(draft, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
         _remove(draft)
-        if isinstance(error, OSError):
-            raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
         raise
 
 
 def publish(draft: Path, path: Path) -> None:
     """Rename a draft to `path` atomically and durably; a file of that name is replaced."""
     try:
-        os.replace(draft, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
+        with _write_errors(path):
+            os.replace(draft, path)
+            _sync_folder(path.parent)
     finally:
         _remove(draft)
+
+
+@contextmanager
+def _write_errors(path: Path, kind: type[QIPFError] = QIPFError) -> Iterator[None]:
+    """Raise errors of the system as errors of qipf."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"Cannot write {path}: {error.strerror or error}.") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -83,43 +82,34 @@ def _remove(draft: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-@contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a folder, created if needed, against other runs; raises if another run holds it."""
-    try:
+    with _write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise QIPFError(f"Cannot write into {folder}: {error.strerror}.") from error
-    with _locked(folder / ".lock", folder, "folder"):
-        yield
+    return _locked(folder / ".lock", folder, "folder")
 
 
-@contextmanager
-def locked_file(path: Path) -> Iterator[None]:
+def locked_file(path: Path) -> AbstractContextManager[None]:
     """Lock a file, which need not exist yet, against other runs; raises if another run holds it.
 
     The lock is on a hidden file beside it, ``.NAME.lock``.
     """
-    with _locked(path.with_name(f".{path.name}.lock"), path, "file"):
-        yield
+    return _locked(path.with_name(f".{path.name}.lock"), path, "file")
 
 
 @contextmanager
 def _locked(lock_path: Path, path: Path, kind: str) -> Iterator[None]:
-    # the system releases the lock when the process ends, even by kill -9
-    lock = FileLock(lock_path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise QIPFError(
-            f"{path} is in use by another run. Wait until it has ended, or choose another {kind}."
-        ) from None
-    except OSError as error:
-        raise QIPFError(f"Cannot write {path}: {error.strerror or error}.") from error
-    try:
+    with _write_errors(path):
+        try:
+            # the system releases the lock when the process ends, even by kill -9
+            lock = FileLock(lock_path).acquire(timeout=0)
+        except Timeout:
+            raise QIPFError(
+                f"{path} is in use by another run. Wait until it has ended, or choose another "
+                f"{kind}."
+            ) from None
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
@@ -136,21 +126,29 @@ def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path]
     qipf.errors.QIPFInputError: Cannot write 'scored.doc': name a file that ends in .csv or .npz.
     """
     path = checked_name(path)
-    try:
-        _require_writable(path, kinds, inputs)
-    except OSError as error:
-        raise QIPFInputError(f"Cannot write {path}: {error.strerror or error}.") from error
+    if kinds and path.suffix.lower() not in kinds:
+        raise QIPFInputError(
+            f"Cannot write {path.name!r}: name a file that ends in {' or '.join(kinds)}."
+        )
+    with _write_errors(path, QIPFInputError):
+        if path.is_dir():
+            raise QIPFInputError(f"{path} is a folder; name a file in it.")
+        if path.exists() and not path.is_file():
+            raise QIPFInputError(f"{path} is a pipe or a device; name a file.")
+        if not path.parent.is_dir():
+            raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
+        # os.path.exists: an input that cannot be examined is reported when it is read
+        if path.exists() and any(path.samefile(i) for i in inputs if os.path.exists(i)):
+            raise QIPFInputError(
+                f"{path} is an input, and writing would destroy it. Name another file."
+            )
+    if not os.access(path.parent, os.W_OK):
+        raise QIPFInputError(f"Cannot write {path}: the folder {path.parent} is read-only for you.")
     return path
 
 
 def checked_name(path: Path | str) -> Path:
-    """Return a path whose name the system can represent; raise otherwise.
-
-    >>> checked_name("a\\0b")
-    Traceback (most recent call last):
-    ...
-    qipf.errors.QIPFFileError: No file can have the name 'a\\x00b': leave out its odd characters.
-    """
+    """Return a path whose name the system can represent; raise otherwise."""
     path = Path(path)
     try:
         sound = b"\0" not in os.fsencode(path)
@@ -161,32 +159,3 @@ def checked_name(path: Path | str) -> Path:
             f"No file can have the name {str(path)!r}: leave out its odd characters."
         )
     return path
-
-
-def _require_writable(path: Path, kinds: Sequence[str], inputs: Sequence[Path]) -> None:
-    if kinds and path.suffix.lower() not in kinds:
-        raise QIPFInputError(
-            f"Cannot write {path.name!r}: name a file that ends in {either(kinds)}."
-        )
-    if path.is_dir():
-        raise QIPFInputError(f"{path} is a folder; name a file in it.")
-    if path.exists() and not path.is_file():
-        raise QIPFInputError(f"{path} is a pipe or a device; name a file.")
-    if not path.parent.is_dir():
-        raise QIPFInputError(f"There is no folder {path.parent}. Create it, or choose another.")
-    # os.path.exists: an input that cannot be examined is reported when it is read
-    if any(path.exists() and os.path.exists(given) and path.samefile(given) for given in inputs):
-        raise QIPFInputError(
-            f"{path} is an input, and writing would destroy it. Name another file."
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise QIPFInputError(f"Cannot write {path}: the folder {path.parent} is read-only for you.")
-
-
-def either(names: Sequence[str]) -> str:
-    """Join names as alternatives.
-
-    >>> either([".csv", ".npz", ".npy"])
-    '.csv, .npz or .npy'
-    """
-    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -29,9 +29,6 @@ LARGEST_HEADER = 2**22
 #: Most arrays; a `LayeredQIPF` has six per layer.
 MOST_ARRAYS = 4096
 
-#: Allowed dtypes of arrays, by their names in the file.
-DTYPES: dict[str, type[np.floating[Any]]] = {"F32": np.float32, "F64": np.float64}
-
 _METADATA, _KEY = "__metadata__", "qipf"
 
 Arrays = dict[str, NDArray[Any]]
@@ -59,8 +56,7 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
             raise QIPFFileError(f"{path} is {what}; name a file.")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            head = file.read(8)
-            head += file.read(_header_length(head, size, str(path)))
+            head = file.read(8 + LARGEST_HEADER)
             _checked_header(head, size, str(path))
             # now the file is known to be no larger than its header declares
             return decode(head + file.read(size - len(head)), str(path))
@@ -72,8 +68,7 @@ def read_file(path: Path | str) -> tuple[dict[str, Any], Arrays]:
 
 def decode(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     """Header and arrays of a file's bytes; `path` is its name in error messages."""
-    head = data[: 8 + _header_length(data[:8], len(data), path)]
-    header = _checked_header(head, len(data), path)
+    header = _checked_header(data[: 8 + LARGEST_HEADER], len(data), path)
     try:
         arrays = safetensors.numpy.load(data)
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
@@ -85,21 +80,17 @@ def decode(data: bytes, path: str) -> tuple[dict[str, Any], Arrays]:
     return header, {name: array.copy() for name, array in arrays.items()}
 
 
-def _header_length(head: bytes, size: int, path: str) -> int:
-    length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > size - 8:
-        _fail(path, "it is cut short, or not a safetensors file such as qipf fit writes")
-    if length > LARGEST_HEADER:
-        _fail(path, f"its header claims {length} bytes, more than {LARGEST_HEADER}")
-    return length
-
-
 def _checked_header(head: bytes, size: int, path: str) -> dict[str, Any]:
     """qipf's own header; raise unless number, dtypes and total size of the arrays are possible.
 
-    Shapes and offsets are checked by safetensors itself.
+    `head` is the beginning of the file. Shapes and offsets are checked by safetensors itself.
     """
-    entries = _object(head[8:], path)
+    length = int.from_bytes(head[:8], "little")
+    if size < 8 or length > size - 8:
+        _fail(path, "it is cut short, or not a safetensors file such as qipf fit writes")
+    if length > LARGEST_HEADER:
+        _fail(path, f"its header claims {length} bytes, more than {LARGEST_HEADER}")
+    entries = _object(head[8 : 8 + length], path)
     metadata = entries.pop(_METADATA, None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get(_KEY), str):
         _fail(path, "it was not written by qipf.save")
@@ -109,13 +100,13 @@ def _checked_header(head: bytes, size: int, path: str) -> dict[str, Any]:
     for name, entry in entries.items():
         try:
             dtype, (_, last) = entry["dtype"], entry["data_offsets"]
-            known, end = dtype in DTYPES, max(end, last)
+            known, end = dtype in ("F32", "F64"), max(end, last)
         except (KeyError, TypeError, ValueError):
             _fail(path, f"its array {name!r} is not described correctly")
         if not known:
             _fail(path, f"its array {name!r} has dtype {dtype!r}; F32 or F64 is needed")
-    if len(head) + end != size:
-        _fail(path, f"it declares {len(head) + end} bytes and has {size}")
+    if 8 + length + end != size:
+        _fail(path, f"it declares {8 + length + end} bytes and has {size}")
     return _object(metadata[_KEY].encode("utf-8", "surrogatepass"), path)
 
 

@@ -1,4 +1,4 @@
-"""What outgrows one machine, on Ray: scoring and fitting tables, and the benchmark's workers.
+"""Scoring and fitting on a Ray cluster, for data that one machine cannot hold.
 
 Ray (``pip install 'qipf[ray]'``) is imported when it is first needed. Where no cluster is
 connected, one is started on this machine and ended afterwards.

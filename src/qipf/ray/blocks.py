@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.values import as_floats, require_finite
+from qipf.io.logits.table import Block, checked_block
 from qipf.ray.connection import ray as import_ray
 
 #: The name of the table in error messages.
 NAME = "The dataset"
+
+#: The error for lists of logits that differ in length.
+UNEQUAL = f"{NAME} has rows with different numbers of logits."
 
 
 def checked_dataset(dataset: Any) -> Any:
@@ -37,14 +39,17 @@ def in_order(dataset: Any) -> Any:
     return own
 
 
-def block_logits(block: Any, columns: Sequence[str]) -> NDArray[Any]:  # (n, d)
-    """The logits of a block: one column for each, or one column of lists or tensors."""
-    parts = [column_values(block, name) for name in columns]
+def read_block(block: Any, columns: Sequence[str], label: str | None = None) -> Block:
+    """The logits of a block: one column for each, or one column of lists or tensors; its labels."""
+    from ray.data.block import BlockAccessor
+
+    values: Any = BlockAccessor.for_block(block).to_numpy  # of any of Ray's formats
+    parts = [values(name) for name in columns]
     if len(parts) == 1 and (parts[0].dtype == object or parts[0].ndim == 2):
         try:
             logits = np.stack(list(parts[0])) if len(parts[0]) else np.empty((0, 0))
         except ValueError as error:
-            raise unequal_lengths() from error
+            raise QIPFInputError(UNEQUAL) from error
     else:
         logits = np.stack(parts, axis=1)
     if logits.ndim != 2 or logits.dtype.kind not in "fiu":
@@ -52,25 +57,6 @@ def block_logits(block: Any, columns: Sequence[str]) -> NDArray[Any]:  # (n, d)
             f"{NAME}'s logits must be numbers, one column each or all in one as a list, got "
             f"{logits.dtype} of shape {logits.shape[1:]} per row."
         )
-    logits = as_floats(logits)
     names = columns if len(columns) == logits.shape[1] else [columns[0]] * logits.shape[1]
-    require_finite(logits, NAME, row_of_block, names)
-    return logits
-
-
-def column_values(block: Any, column: str) -> NDArray[Any]:  # (n,) or (n, …)
-    """A column of a block of any of Ray's formats."""
-    from ray.data.block import BlockAccessor
-
-    values: Any = BlockAccessor.for_block(block).to_numpy(column)
-    return values
-
-
-def row_of_block(row: int) -> str:
-    """Describe a row in error messages."""
-    return f"row {row} of a block"
-
-
-def unequal_lengths() -> QIPFInputError:
-    """The error for lists of logits that differ in length."""
-    return QIPFInputError(f"{NAME} has rows with different numbers of logits.")
+    labels = values(label) if label else None
+    return checked_block(NAME, lambda row: f"row {row} of a block", names, logits, labels, {})

@@ -8,10 +8,10 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qipf.errors import QIPFError, QIPFInputError, first_line
+from qipf.validation.parameters import require_positive_integer
 
 #: Bytes of shared memory of a cluster on this machine, which holds fields and little else.
 OBJECT_STORE = 2**28
@@ -31,8 +31,7 @@ MISSING_CODE = "failed to import on the worker"
 Job = TypeVar("Job")
 
 
-@dataclass(frozen=True)
-class WorkerPlan:
+class WorkerPlan(NamedTuple):
     """The number of workers, and the resources of each."""
 
     workers: int
@@ -84,8 +83,8 @@ def plan_workers(workers: int | None, accelerated: bool) -> WorkerPlan:
 
 def check_connection(address: str | None, workers: int | None) -> bool:
     """Whether Ray is connected already; raise if to another address, or for bad arguments."""
-    if workers is not None and workers < 1:
-        raise QIPFInputError(f"workers must be at least 1, got {workers}.")
+    if workers is not None:
+        require_positive_integer(workers, "workers")
     if not ray().is_initialized():
         return False
     connected = ray().get_runtime_context().gcs_address

@@ -23,17 +23,8 @@ from qipf.field.estimator import QIPF
 from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
 from qipf.field.reservoir import PartialSample, RemoteSampler, TrainingRows
 from qipf.io.logits.columns import AUTO, logit_and_label_columns
-from qipf.io.logits.values import checked_labels
 from qipf.progress import progress_bar
-from qipf.ray.blocks import (
-    NAME,
-    block_logits,
-    checked_dataset,
-    column_values,
-    in_order,
-    row_of_block,
-    unequal_lengths,
-)
+from qipf.ray.blocks import NAME, UNEQUAL, checked_dataset, in_order, read_block
 from qipf.ray.connection import RETRIES, cluster, ray, run_tasks
 
 #: Advice for a block that no worker survives.
@@ -85,7 +76,7 @@ def fit(
             for _, part in parts:
                 width = width or part.first.shape[1]
                 if part.first.shape[1] != width:
-                    raise unequal_lengths()
+                    raise QIPFInputError(UNEQUAL)
                 seen.merge(part, label is not None)
                 bar.update(part.count)
     if seen.count < 2:
@@ -98,7 +89,7 @@ def _dimension(dataset: Any, chosen: list[str]) -> int:
     if len(chosen) > 1:
         return len(chosen)
     first = next(iter(dataset.limit(1).iter_batches(batch_format="pyarrow")), None)
-    return 0 if first is None else int(block_logits(first, chosen).shape[1])
+    return 0 if first is None else int(read_block(first, chosen).logits.shape[1])
 
 
 def _blocks(dataset: Any, seen: TrainingRows) -> Iterator[tuple[Any, RemoteSampler]]:
@@ -114,9 +105,8 @@ def _draw(
 ) -> PartialSample:
     """The task of a worker."""
     torch.set_num_threads(1)
-    logits = block_logits(block, columns)
-    rows, nearness = torch.from_numpy(logits.copy()), None  # Ray's arrays are read-only
-    if label is not None:
-        classes = checked_labels(column_values(block, label), logits.shape[1], NAME, row_of_block)
-        nearness = nearness_to_error(logits.argmax(1) != classes, rows)
-    return sampler.sample(rows, nearness)
+    rows = read_block(block, columns, label)
+    logits, nearness = torch.from_numpy(rows.logits.copy()), None  # Ray's arrays are read-only
+    if rows.labels is not None:
+        nearness = nearness_to_error(rows.logits.argmax(1) != rows.labels, logits)
+    return sampler.sample(logits, nearness)

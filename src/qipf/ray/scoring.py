@@ -17,7 +17,7 @@ import torch
 from qipf.field.estimator import QIPF
 from qipf.io.logits.columns import logit_columns
 from qipf.progress import silence
-from qipf.ray.blocks import NAME, block_logits, checked_dataset, in_order
+from qipf.ray.blocks import NAME, checked_dataset, in_order, read_block
 from qipf.ray.connection import (
     RETRIES,
     check_connection,
@@ -150,7 +150,7 @@ class _Scorer:
         self._field, self._columns, self._modes = _worker_field(box[0]), columns, modes
 
     def __call__(self, batch: Any) -> Any:
-        logits = block_logits(batch, self._columns)
+        logits = read_block(batch, self._columns).logits
         if batch.num_rows:  # empty lists have no length
             require_width(NAME, logits.shape[1], self._field)
         batch = batch.drop_columns(list(self._columns))  # first: a logit may have a result's name

@@ -20,6 +20,7 @@ from qipf.bench.results import Record
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.metrics.error_detection import HIGHER_IS_BETTER
+from qipf.report.page import render_text
 from qipf.report.style import MISSING
 
 #: The metrics of the paper's two tables.
@@ -38,12 +39,6 @@ TITLES = {
 METRIC_TITLES = {
     name: f"{title} ({'higher' if HIGHER_IS_BETTER[name] else 'lower'} is better)"
     for name, title in TITLES.items()
-}
-
-#: Marks of cells that cannot be compared with the others of their row, and their meaning.
-MARKS = {
-    "*": "* not all levels measured yet.",
-    "†": "† fewer seeds than other methods of the same row: not the same average.",
 }
 
 
@@ -77,7 +72,7 @@ class Row:
         return self.corruption != CLEAN
 
     def mark(self, method: str) -> str:
-        """The mark of a cell (see `MARKS`), or nothing."""
+        """* if a cell lacks levels, † if it lacks seeds: its mean is not the same average."""
         cell = self.ours.get(method)
         if cell is None or cell.levels is None:
             return ""
@@ -292,30 +287,15 @@ def _network(name: str, records: Sequence[Record]) -> NetworkLine:
 
 def _notes(
     records: Sequence[Record], tables: Sequence[MetricTable], shown: Sequence[str]
-) -> Iterable[str]:
+) -> list[str]:
     """What a reader of the tables must know."""
-    seeds = ", ".join(map(str, sorted({record["seed"] for record in records})))
-    averaged = f" (each the mean over the seeds {seeds})" if "," in seeds else f", seed {seeds}"
-    yield (
-        f"Mean ± standard deviation over a corruption's levels{averaged}; the best of each row in "
-        "bold."
+    text = render_text(
+        "notes.txt",
+        seeds=sorted({record["seed"] for record in records}),
+        datasets={record["dataset"]: record.get("dataset_note") for record in records},
+        nearest={name: NEAREST[name] for name in _names("network", records) if name in NEAREST},
+        rows=tables[0].rows if tables else (),
+        marks={row.mark(method) for table in tables for row in table.rows for method in row.ours},
+        hidden=len({record["method"] for record in records} - set(shown)),
     )
-    for name, line in dict.fromkeys((r["dataset"], r.get("dataset_note", "")) for r in records):
-        if line:
-            yield f"{name} is {line}."
-    for name in _names("network", records):
-        if name in NEAREST:
-            yield (
-                f"The paper's numbers beside {name} are those of {NEAREST[name]}, which had the "
-                "full training set: not the same data."
-            )
-    for row in tables[0].rows if tables else ():
-        if row.left_out:
-            yield (
-                f"{row.network} under {row.corruption}: {row.left_out} of {row.levels} levels "
-                "left out, having no errors or only errors to detect."
-            )
-    marks = {row.mark(method) for table in tables for row in table.rows for method in row.ours}
-    yield from (text for sign, text in MARKS.items() if sign in marks)
-    if hidden := len({record["method"] for record in records} - set(shown)):
-        yield f"{hidden} more methods were measured: --methods all"
+    return text.splitlines()

@@ -18,7 +18,7 @@ def test_the_figure_is_written_in_the_format_of_its_name(tmp_path, kind, start):
 
 
 @pytest.mark.parametrize(
-    ("name", "phrase"), [("a.txt", "ends in .png, .pdf or .svg"), ("no/a.png", "no folder")]
+    ("name", "phrase"), [("a.txt", "ends in .png or .pdf"), ("no/a.png", "no folder")]
 )
 def test_targets_that_cannot_be_written_raise(tmp_path, name, phrase):
     with (

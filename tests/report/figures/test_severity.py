@@ -25,7 +25,7 @@ def test_a_row_for_each_corruption_and_a_line_for_each_method(tiny_run, tmp_path
         c for c in curves
         if (c["corruption"], c["metric"], c["method"]) == ("zoom", "pr_auc", "entropy")
     )  # fmt: skip
-    assert (drawn["levels"], drawn["values"]) == (known.levels, list(known.values))
+    assert (drawn["levels"], drawn["values"]) == (list(known), list(known.values()))
 
 
 def test_only_the_methods_asked_for(tiny_run, tmp_path):

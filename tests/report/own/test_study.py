@@ -8,7 +8,7 @@ from scipy.special import entr, log_softmax, logsumexp, softmax
 
 from qipf import QIPF, QIPFInputError, accept_rule
 from qipf.io.logits import Block
-from qipf.report.own.study import METHODS, Threshold, certified_evaluation, study
+from qipf.report.own.study import METHODS, certified_evaluation, study
 from qipf.report.run.decisions import random_halves
 from tests.conftest import make_logits
 
@@ -48,9 +48,9 @@ def test_without_labels_the_threshold_says_what_is_unusual():
     limit = found.threshold
     assert found.wrong is None
     assert not found.metrics
-    assert limit.value == np.quantile(found.reference["qipf"], 0.95)
-    assert (limit.chosen_on, limit.checked_on, limit.errors, limit.risk) == (40, 80, None, None)
-    assert limit.kept == int((found.scores["qipf"] <= limit.value).sum())
+    assert limit["uncertainty"] == np.quantile(found.reference["qipf"], 0.95)
+    assert (limit["target"], limit["error_rate"], limit["holds"]) == (0.05, None, True)
+    assert limit["kept"] == (found.scores["qipf"] <= limit["uncertainty"]).mean()
 
 
 def test_without_errors_a_rule_is_certified_all_the_same():
@@ -90,30 +90,14 @@ def test_the_study_tells_the_rules_threshold_or_none():
     found = study(Block(TRAIN), Block(TEST, LABELS), 0.9)
     rule = found.evaluation.rule
     assert rule == certified_evaluation(found.scores["qipf"], found.wrong, 0.9).rule
-    assert found.threshold == Threshold(
-        rule.threshold, 0.9, 40, 40, found.evaluation.accepted, found.evaluation.errors
-    )
-    assert found.threshold.risk[0] == found.evaluation.risk
+    assert found.threshold == {
+        "uncertainty": rule.threshold, "target": 0.9, "kept": found.evaluation.coverage,
+        "error_rate": found.evaluation.risk, "holds": True,
+    }  # fmt: skip
     assert study(Block(TRAIN), Block(TEST, LABELS), 0.001).threshold is None
     single = study(Block(TRAIN), Block(TEST[:1], LABELS[:1]))  # nothing to halve
     assert single.evaluation is None
-    assert single.threshold.errors is None
-
-
-def test_a_threshold_that_fails_on_the_other_half_says_so():
-    assert not Threshold(1.0, 0.1, 200, 200, kept=100, errors=30).holds
-    assert Threshold(1.0, 0.1, 200, 200, kept=100, errors=12).holds
-    assert Threshold(1.0, 0.1, 200, 200, kept=0, errors=0).risk is None
-
-
-@pytest.mark.parametrize(("errors", "kept"), [(0, 10), (3, 40), (40, 40), (500, 1000)])
-def test_the_error_rate_has_wilsons_interval(errors, kept):
-    z, share = 1.959964, errors / kept
-    middle = share + z * z / (2 * kept)
-    reach = z * (share * (1 - share) / kept + z * z / (4 * kept * kept)) ** 0.5
-    low, high = ((middle + sign * reach) / (1 + z * z / kept) for sign in (-1, 1))
-    risk = Threshold(1.0, 0.1, 9, 9, kept, errors).risk
-    assert risk == pytest.approx((share, low, high), abs=1e-6)
+    assert single.threshold["error_rate"] is None
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qipf import ShiftMonitor, accept_rule
+from qipf import AcceptRule, ShiftMonitor, accept_rule
 from qipf.calibration.accuracy import AccuracyEstimator
 from qipf.calibration.conformal import Calibration
 from qipf.report.run.decisions import (
+    RuleEvaluation,
     accuracy_comparisons,
     evaluate_rule,
     monitor_stream,
@@ -109,3 +110,23 @@ def test_estimates_learn_from_one_half_and_are_applied_to_the_other(paired_run, 
     for name in each.estimates:
         learnt = AccuracyEstimator(clean[name][held_out], clean_wrong[held_out], way)
         assert each.estimates[name] == learnt.estimate(corrupted[name][other])
+
+
+def evaluation(accepted, errors):
+    rule = AcceptRule(1.5, 0.1, 0.95, 150, 100, 2, max_risk=0.1, min_coverage=None)
+    return RuleEvaluation(rule, 1000, accepted, errors)
+
+
+def test_a_rule_that_fails_on_the_other_half():
+    assert not evaluation(100, 30).holds
+    assert evaluation(100, 12).holds
+    assert evaluation(0, 0).holds
+
+
+@pytest.mark.parametrize(("errors", "accepted"), [(0, 10), (3, 40), (40, 40), (500, 1000)])
+def test_the_error_rate_has_wilsons_interval(errors, accepted):
+    z, share = 1.959964, errors / accepted
+    middle = share + z * z / (2 * accepted)
+    reach = z * (share * (1 - share) / accepted + z * z / (4 * accepted * accepted)) ** 0.5
+    expected = [(middle + sign * reach) / (1 + z * z / accepted) for sign in (-1, 1)]
+    assert evaluation(accepted, errors).interval == pytest.approx(expected, abs=1e-6)

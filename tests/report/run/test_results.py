@@ -38,8 +38,7 @@ def test_scores_give_the_recorded_metrics(tiny_run):
     for level, (scores, wrong) in run.scores("tiny_mlp", "rotation").items():
         assert set(scores) == set(run.methods)
         for method, values in scores.items():
-            at = run.curve("tiny_mlp", "rotation", method, "roc_auc")
-            known = at.values[at.levels.index(level)]
+            known = run.curve("tiny_mlp", "rotation", method, "roc_auc")[level]
             assert evaluate(values, wrong)["roc_auc"] == pytest.approx(known, abs=1e-3)
 
 
@@ -51,10 +50,9 @@ def test_clean_images_stand_where_the_corruption_does_nothing(tiny_run):
     )  # fmt: skip
     for corruption, place in (("rotation", 0.0), ("zoom", 1.0)):
         curve = run.curve("tiny_mlp", corruption, "qipf", "roc_auc")
-        assert curve.values[curve.levels.index(place)] == clean["roc_auc"]
-        assert list(curve.levels) == sorted([place, *run.levels("tiny_mlp", corruption)])
-    errors = run.error_rate("tiny_mlp", "zoom")
-    assert errors.values[errors.levels.index(1.0)] == pytest.approx(1 - clean["accuracy"])
+        assert curve[place] == clean["roc_auc"]
+        assert list(curve) == sorted([place, *run.levels("tiny_mlp", corruption)])
+    assert run.error_rate("tiny_mlp", "zoom")[1.0] == pytest.approx(1 - clean["accuracy"])
 
 
 def test_seeds_are_averaged_and_what_is_not_defined_is_a_gap(tmp_path):
@@ -65,14 +63,14 @@ def test_seeds_are_averaged_and_what_is_not_defined_is_a_gap(tmp_path):
         record(level=3.0, roc_auc=None, accuracy=1.0),
     )
     curve = run.curve("net", "zoom", "qipf", "roc_auc")
-    assert curve.levels == (2.0, 3.0)
-    np.testing.assert_allclose(curve.values, [0.6, np.nan])
-    assert run.curve("net", "zoom", "entropy", "roc_auc") is None
+    assert list(curve) == [2.0, 3.0]
+    np.testing.assert_allclose(list(curve.values()), [0.6, np.nan])
+    assert run.curve("net", "zoom", "entropy", "roc_auc") == {}
 
 
 def test_levels_measured_by_one_method_only_count_for_the_error_rate(tmp_path):
     run = written(tmp_path, record(), record(method="entropy"), record(method="entropy", level=3.0))
-    assert run.error_rate("net", "zoom").levels == (2.0, 3.0)
+    assert run.error_rate("net", "zoom") == {2.0: 0.25, 3.0: 0.25}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from qipf.errors import QIPFInputError
-from qipf.io.atomic import either
 from qipf.io.logits.columns import AUTO
 from qipf.io.logits.csv_files import open_csv
 from qipf.io.logits.numpy_files import open_numpy, read_labels
@@ -69,7 +68,7 @@ def _readable(path: Path) -> Path:
             raise QIPFInputError(f"There is no file or folder {path}.")
         packed = " Unpack it first." if path.suffix.lower() in PACKED else ""
         raise QIPFInputError(
-            f"Cannot read {str(path)!r}: a file in {either(KINDS)} is expected.{packed}"
+            f"Cannot read {str(path)!r}: a file in {' or '.join(KINDS)} is expected.{packed}"
         )
     try:
         path.open("rb").close()

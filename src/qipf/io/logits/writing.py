@@ -36,10 +36,7 @@ def table_writer(path: Path) -> Iterator[Write]:
     'id,uncertainty\\na,0.5\\nb,1.25\\n'
     """
     path = checked_output(path, tuple(_WRITERS))
-    kind = path.suffix.lower()
-    if kind == ".parquet":
-        pyarrow()
-    with atomic_write(path) as file, _WRITERS[kind](file) as write:
+    with atomic_write(path) as file, _WRITERS[path.suffix.lower()](file) as write:
         yield write
 
 

@@ -14,9 +14,9 @@ from qipf.errors import QIPFInputError, QIPFWarning
 from qipf.report.charts import Chart
 from qipf.report.figures.drawing import DPI, drawing, line_style, shared_legend
 from qipf.report.run.charts import severity_chart
-from qipf.report.run.results import Run, unequal_seeds
+from qipf.report.run.results import Run
 from qipf.report.style import look_of
-from qipf.report.tables import PAPER_METRICS, TITLES
+from qipf.report.tables import PAPER_METRICS, TITLES, summarise
 
 
 def draw_severity(
@@ -42,7 +42,8 @@ def draw_severity(
         raise QIPFInputError(f"{chosen} was evaluated on clean images only: there is no severity.")
     shown = run.select_methods(methods or "paper")
     own = [r for r in run.records if r["network"] == chosen and r["corruption"] in named]
-    if lacking := [name for name in unequal_seeds(own) if name in shown]:
+    rows = summarise(own, metrics[:1], "all").tables[0].rows
+    if lacking := [name for name in shown if any(row.mark(name) == "†" for row in rows)]:
         warnings.warn(
             f"{', '.join(lacking)}: fewer seeds than the other methods, so not the same average.",
             QIPFWarning,

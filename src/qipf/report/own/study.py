@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from qipf.bench.methods import create
 from qipf.bench.methods.protocol import Batch
@@ -39,31 +39,6 @@ Scores = dict[str, NDArray[np.float64]]  # method -> (n,)
 
 
 @dataclass(frozen=True)
-class Threshold:
-    """The uncertainty up to which predictions are accepted, and its results on other ones."""
-
-    value: float
-    target: float  # limit on the error rate; without labels, the share flagged
-    chosen_on: int  # predictions that determine it
-    checked_on: int  # other predictions, on which it is evaluated
-    kept: int  # of those, how many it accepts
-    errors: int | None = None  # wrong ones among the accepted
-
-    @property
-    def risk(self) -> tuple[float, float, float] | None:
-        """Error rate among accepted predictions with its 95 % Wilson interval, if known."""
-        if self.errors is None or self.kept == 0:
-            return None
-        interval = binomtest(self.errors, self.kept).proportion_ci(0.95, "wilson")
-        return self.errors / self.kept, float(interval.low), float(interval.high)
-
-    @property
-    def holds(self) -> bool:
-        """False if the whole interval of the error rate lies above the target."""
-        return self.risk is None or self.risk[1] <= self.target
-
-
-@dataclass(frozen=True)
 class Study:
     """Scores of test predictions and of held-out training predictions."""
 
@@ -75,19 +50,23 @@ class Study:
     evaluation: RuleEvaluation | None  # the certified rule, if there are labels
 
     @property
-    def threshold(self) -> Threshold | None:
-        """The suggested threshold; None if none can be certified."""
-        if self.evaluation is None:  # the uncertainty that most of the reference does not exceed
-            reference, scores = self.reference["qipf"], self.scores["qipf"]
-            value = float(np.quantile(reference, 1 - FLAGGED))
-            kept = int((scores <= value).sum())
-            return Threshold(value, FLAGGED, len(reference), len(scores), kept)
-        each, rule = self.evaluation, self.evaluation.rule
-        if not rule.certified or rule.max_risk is None:
+    def threshold(self) -> dict[str, Any] | None:
+        """The suggested threshold and its results on other predictions; None if none is certified.
+
+        Without labels it is the uncertainty that most of the reference does not exceed.
+        """
+        each = self.evaluation
+        values: tuple[float | None, ...]
+        if each is None:
+            limit = float(np.quantile(self.reference["qipf"], 1 - FLAGGED))
+            values = limit, FLAGGED, float((self.scores["qipf"] <= limit).mean()), None, True
+        elif each.rule.certified:
+            risk = each.risk if each.accepted else None
+            values = each.rule.threshold, each.rule.max_risk, each.coverage, risk, each.holds
+        else:
             return None
-        return Threshold(
-            rule.threshold, rule.max_risk, rule.held_out, each.count, each.accepted, each.errors
-        )
+        names = "uncertainty", "target", "kept", "error_rate", "holds"
+        return dict(zip(names, values, strict=True))
 
     @property
     def wrong(self) -> NDArray[np.bool_] | None:  # (n,)

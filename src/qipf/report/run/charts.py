@@ -21,15 +21,15 @@ def severity_chart(
     run: Run, network: str, corruption: str, metric: str, methods: Sequence[str]
 ) -> Chart:
     """A metric of each method against severity, with the result of chance."""
-    series = []
-    for method in methods:
-        curve = run.curve(network, corruption, method, metric)
-        if curve is not None:
-            series.append(Series(method, curve.levels, curve.values))
+    series = [
+        Series(method, list(curve), list(curve.values()))
+        for method in methods
+        if (curve := run.curve(network, corruption, method, metric))
+    ]
     errors = run.error_rate(network, corruption)
-    guessed = chance(metric, errors.values)
-    series.append(Series("chance", errors.levels, guessed, CHANCE, fixed=True))
-    axis = severity_axis(corruption, errors.levels)
+    guessed = chance(metric, errors.values())
+    series.append(Series("chance", list(errors), guessed, CHANCE, fixed=True))
+    axis = severity_axis(corruption, errors)
     return Chart(f"{network}, {corruption}", axis, Axis(TITLES[metric]), series)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binomtest
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.calibration.accept_rule import AcceptRule, accept_rule
@@ -62,6 +63,19 @@ class RuleEvaluation:
     def risk(self) -> float:
         """Error rate among accepted predictions; NaN if there are none."""
         return self.errors / self.accepted if self.accepted else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the error rate among accepted predictions."""
+        if not self.accepted:
+            return 0.0, 1.0
+        interval = binomtest(self.errors, self.accepted).proportion_ci(0.95, "wilson")
+        return float(interval.low), float(interval.high)
+
+    @property
+    def holds(self) -> bool:
+        """False if the whole interval of the error rate lies above the rule's limit."""
+        return self.interval[0] <= self.rule.risk_bound
 
 
 def evaluate_rule(rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike) -> RuleEvaluation:

@@ -21,7 +21,7 @@ from qipf.progress import progress
 from qipf.report.page import render
 from qipf.report.run.levels import identity_of, level_text
 from qipf.report.run.results import Run
-from qipf.report.run.trained import TrainedNetwork, checkpoint_of
+from qipf.report.run.trained import TrainedNetwork
 
 #: Sample images, at most.
 IMAGES = 12
@@ -33,16 +33,12 @@ def gallery_html(run: Run, data: Path | str | None = None) -> Markup:
     """The gallery of all networks of a run, and why networks are left out of it."""
     networks: dict[str, Any] = {}
     sprites: dict[str, list[str]] = {}
-    left_out: dict[str, str] = {}
+    left_out: list[str] = []
     for name in progress(run.networks, "gallery"):
-        # reasons name no paths, because pages are sent to others
-        if not checkpoint_of(run, name).is_file():
-            left_out[name] = "the trained network is not in the run's folder."
-            continue
         try:
             trained = TrainedNetwork(run, name, data)
-        except QIPFError:
-            left_out[name] = "its test images were not found (--data names their folder)."
+        except QIPFError:  # whose text may name paths, which pages sent to others must not
+            left_out.append(name)
             continue
         networks[name] = _network(run, trained, name, sprites)
     return render(

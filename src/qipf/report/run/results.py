@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -20,14 +19,7 @@ from qipf.report.tables import select_methods
 
 Scores = dict[str, NDArray]  # method -> (n,)
 ScoresByLevel = dict[float, tuple[Scores, NDArray]]  # level -> scores, and which are wrong (n,)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric at the levels of a corruption; NaN where it is not defined."""
-
-    levels: tuple[float, ...]
-    values: tuple[float, ...]
+Curve = dict[float, float]  # level -> a metric, NaN where it is not defined
 
 
 class Run:
@@ -114,10 +106,10 @@ class Run:
             raise unknown_name(name, f"{level:g}", [f"{each:g}" for each in known])
         return level
 
-    def curve(self, network: str, corruption: str, method: str, metric: str) -> Curve | None:
+    def curve(self, network: str, corruption: str, method: str, metric: str) -> Curve:
         """A metric over severity, with the clean images where the corruption changes nothing.
 
-        A point is the mean over the seeds for which the metric is defined. None if the method was
+        A point is the mean over the seeds for which the metric is defined. Empty if the method was
         not measured.
         """
         values: dict[float, list[float]] = {}
@@ -129,16 +121,12 @@ class Run:
                 known = values.setdefault(level, [])
                 if record.get(metric) is not None:
                     known.append(float(record[metric]))
-        if not values:
-            return None
-        levels = tuple(sorted(values))
-        return Curve(levels, tuple(fmean(values[k]) if values[k] else np.nan for k in levels))
+        return {k: fmean(values[k]) if values[k] else np.nan for k in sorted(values)}
 
     def error_rate(self, network: str, corruption: str) -> Curve:
         """Error rate of the network over severity; it is the same for every method."""
         curves = (self.curve(network, corruption, m, "accuracy") for m in self.methods)
-        fullest = max((c for c in curves if c is not None), key=lambda c: len(c.levels))
-        return Curve(fullest.levels, tuple(1 - value for value in fullest.values))
+        return {level: 1 - value for level, value in max(curves, key=len).items()}
 
     def scores(self, network: str, corruption: str, seed: int | None = None) -> ScoresByLevel:
         """Uncertainties of every method, and which predictions are wrong, of one seed."""
@@ -156,9 +144,9 @@ class Run:
         except QIPFError:
             return {}
 
-    def clean_scores(self, network: str, seed: int | None = None) -> tuple[Scores, NDArray] | None:
+    def clean_scores(self, network: str) -> tuple[Scores, NDArray] | None:
         """Scores of the clean test images, if they were kept."""
-        return self.kept_scores(network, CLEAN, seed).get(CLEAN_LEVEL)
+        return self.kept_scores(network, CLEAN).get(CLEAN_LEVEL)
 
     @property
     def seed_note(self) -> str:
@@ -171,22 +159,6 @@ class Run:
         return [
             r for r in self.records if r["network"] == network and r["corruption"] in corruptions
         ]
-
-
-def unequal_seeds(records: Iterable[Record]) -> list[str]:
-    """Methods with fewer seeds than others of the same network and corruption."""
-    seeds: dict[tuple[str, str], dict[str, set[int]]] = {}
-    for record in records:
-        methods = seeds.setdefault((record["network"], record["corruption"]), {})
-        methods.setdefault(record["method"], set()).add(int(record["seed"]))
-    return list(
-        dict.fromkeys(
-            method
-            for methods in seeds.values()
-            for method, own in methods.items()
-            if own != set().union(*methods.values())
-        )
-    )
 
 
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:

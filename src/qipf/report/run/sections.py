@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import Any
 
 from markupsafe import Markup
 
@@ -129,28 +128,9 @@ def cost_html(run: Run, summary: Summary) -> Markup:
 def origin_html(run: Run, summary: Summary) -> Markup:
     """Commands, versions, seeds and settings of the run."""
     folder = run.folder.resolve().name
-    networks = {}
-    for line in summary.networks:
-        own = [record for record in run.records if record["network"] == line.network]
-        parameters = own[0]["parameters"]
-        settings = {
-            "network": parameters["network"],
-            "data": own[0].get("dataset_note") or line.dataset,
-            "training": _options(parameters["recipe"]),
-        }
-        # the two scores of a sampling method share their options
-        options = {base_name(r["method"]): r["parameters"]["options"] for r in own}
-        settings |= {f"options of {m}": _options(given) for m, given in options.items() if given}
-        fitted = next((r["fitted"] for r in own if "bandwidth" in r.get("fitted", {})), None)
-        networks[line.network] = settings | ({"field": _options(fitted)} if fitted else {})
+    commands = [*commands_of(run, folder), f"qipf report runs/{folder} -o report.html"]
     return render(
-        "run.html",
-        "origin",
-        commands=[*commands_of(run, folder), f"qipf report runs/{folder} -o report.html"],
-        run=run,
-        devices=dict.fromkeys(record["device"] for record in run.records),
-        versions=dict.fromkeys(_options(record["versions"]) for record in run.records),
-        networks=networks,
+        "run.html", "origin", commands=commands, run=run, summary=summary, base_name=base_name
     )
 
 
@@ -165,19 +145,3 @@ def commands_of(run: Run, folder: str) -> list[str]:
         else:  # a suite of the user's own, run from Python
             commands.append(f'qipf.bench.runner.run({suite}, "runs/{folder}", seed={seed})')
     return commands
-
-
-def _options(options: dict[str, Any]) -> str:
-    """Names and values of options.
-
-    >>> _options({"epochs": 8, "rate": None, "lr": 0.5, "flip": False})
-    'epochs 8, rate default, lr 0.5, flip no'
-    """
-    words = {True: "yes", False: "no", None: "default"}
-
-    def text(value: Any) -> str:
-        if value is None or isinstance(value, bool):
-            return words[value]
-        return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-    return ", ".join(f"{name} {text(value)}" for name, value in options.items())

@@ -21,12 +21,6 @@ from qipf.field.estimator import QIPF
 from qipf.report.run.results import Run
 
 
-def checkpoint_of(run: Run, network: str, seed: int | None = None) -> Path:
-    """The path of a trained network of a run."""
-    chosen = run.seed(network, seed)
-    return run.folder_of(network, chosen) / "networks" / f"seed{chosen}" / network / "network.pt"
-
-
 class TrainedNetwork:
     """A network of a run, read from its checkpoint."""
 
@@ -35,11 +29,10 @@ class TrainedNetwork:
     ) -> None:
         chosen = run.seed(network, seed)
         home = run.folder_of(network, chosen)
-        checkpoint = checkpoint_of(run, network, chosen)
-        if not checkpoint.is_file():
+        if not (home / "networks" / f"seed{chosen}" / network / "network.pt").is_file():
             raise QIPFInputError(
-                f"{home} does not hold the trained {network} ({checkpoint.name} is missing). "
-                "Use the folder in which the run was made."
+                f"{home} does not hold the trained {network}. Use the folder in which the run was "
+                "made."
             )
         suite = _suite(run, network, chosen)
         self.has_field = "qipf" in suite.options

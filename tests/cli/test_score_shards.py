@@ -10,12 +10,25 @@ import qipf
 from qipf.scoring import score_shards, shards
 from qipf.scoring.limits import outlier_limit
 from tests.cli.commands import run as command
-from tests.scoring.shard_files import contents, rich_table
+from tests.conftest import make_logits
+from tests.scoring.shard_files import contents, rich_table, write_shards
+
+
+@pytest.fixture(scope="module")
+def field():
+    return qipf.QIPF(bandwidth=3.0).fit(make_logits(200).numpy())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, field):
+    """A folder with field.qipf and shards; the commands run in it."""
+    write_shards(tmp_path / "in", 4, 30)
+    monkeypatch.chdir(tmp_path)
+    qipf.save(field, "field.qipf")
+    return tmp_path
 
 
 def test_the_command_scores_a_folder_and_goes_on(folder, field, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    qipf.save(field, "field.qipf")
     code, out, err = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out")
     total = score_shards(field, "in", "again").total
     line = f"126 rows, mean uncertainty {total.mean:.4g}, {total.outliers} outliers "
@@ -86,9 +99,7 @@ def test_one_shard_one_row_and_none_are_told_in_words(tmp_path, field, monkeypat
         (("none", "-o", "out"), "There is no file or folder none."),
     ],
 )
-def test_the_command_refuses_in_one_line(folder, field, arguments, line, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    qipf.save(field, "field.qipf")
+def test_the_command_refuses_in_one_line(folder, arguments, line, monkeypatch, capsys):
     code, out, err = command(monkeypatch, capsys, "score", "field.qipf", *arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"qipf: {line}")
@@ -96,9 +107,7 @@ def test_the_command_refuses_in_one_line(folder, field, arguments, line, monkeyp
     assert not (folder / "out").exists()
 
 
-def test_ctrl_c_says_how_to_go_on(folder, field, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    qipf.save(field, "field.qipf")
+def test_ctrl_c_says_how_to_go_on(folder, monkeypatch, capsys):
     once, done = shards.score_shard, []
 
     def interrupted(*arguments):
