@@ -1,4 +1,4 @@
-"""Mixture weights by EM, and log-odds of the mixture."""
+"""Posteriors, mixture weights by EM, and log-odds of the mixture."""
 
 import math
 
@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qipf.layered import mixture
-from qipf.layered.mixture import TINY, likeliest_weights, log_odds_of_error, mixed
+from qipf.layered.class_field import ClassField, FieldValues
+from qipf.layered.metric import Metric
+from qipf.layered.mixture import (
+    TINY,
+    likeliest_weights,
+    log_odds_of_error,
+    posteriors_of,
+    weighted_mean,
+)
 
 
 def likelihoods_of(count=60, posteriors=3, seed=0):
@@ -61,11 +69,11 @@ def test_a_posterior_that_excludes_the_truth_gets_little_weight():
     assert nobody.tolist() == [0.5, 0.5]
 
 
-def test_mixed_is_the_weighted_mean():
+def test_the_weighted_mean():
     posteriors = torch.rand(7, 3, 4, generator=torch.Generator().manual_seed(0))
     weights = torch.tensor([0.5, 0.2, 0.3]).double()
     expected = sum(w * posteriors[:, i].double() for i, w in enumerate(weights))
-    torch.testing.assert_close(mixed(posteriors, weights), expected)
+    torch.testing.assert_close(weighted_mean(posteriors, weights), expected)
 
 
 @settings(max_examples=50, deadline=None)
@@ -94,3 +102,37 @@ def test_log_odds_of_error_rises_as_the_class_loses_probability():
         torch.stack([1 - shares, shares], 1), torch.zeros(101, dtype=torch.long)
     )
     assert (found.diff() > 0).all()
+
+
+# ---------------------------------------------------------------------- posteriors
+
+
+def case(count=200, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (count,), generator=random)
+    rows = torch.eye(2)[labels] + 0.2 * torch.randn(count, 2, generator=random)
+    return torch.randn(count, 2, generator=random), rows, labels
+
+
+LOGITS, ROWS, TRUTH = case()
+
+
+def field_of(classes):
+    metric = Metric(torch.zeros(2), torch.eye(2), gain_free=False)
+    return ClassField(metric, metric(ROWS), TRUTH, classes, 0.3, torch.arange(200))
+
+
+def test_softmax_and_fields_are_stacked():
+    field = field_of(2)
+    posteriors = posteriors_of(LOGITS, [field], [field(ROWS)])
+    torch.testing.assert_close(posteriors[:, 0], LOGITS.double().softmax(1))
+    torch.testing.assert_close(posteriors[:, 1], field(ROWS).posterior.double())
+    assert posteriors_of(LOGITS, [], []).shape == (200, 1, 2)
+
+
+def test_classes_without_centres_have_the_softmax_probability():
+    values = FieldValues(torch.tensor([[0.9, 0.1, 1e-30, 1e-30]]), torch.zeros(1))
+    softmax = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).double()
+    found = posteriors_of(softmax.log(), [field_of(4)], [values])[:, 1]
+    torch.testing.assert_close(found, torch.tensor([[0.63, 0.07, 0.2, 0.1]]).double())
+    assert float(found.sum()) == pytest.approx(1)

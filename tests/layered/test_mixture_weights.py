@@ -8,9 +8,8 @@ from qipf import QIPFWarning
 from qipf.layered import mixture_weights
 from qipf.layered.class_field import ClassField
 from qipf.layered.metric import Metric
-from qipf.layered.mixture import likeliest_weights, log_odds_of_error, mixed
-from qipf.layered.mixture_weights import LEAST, WIDTHS, weighed
-from qipf.layered.posteriors import completed, posteriors_of
+from qipf.layered.mixture import likeliest_weights, log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.mixture_weights import LEAST, WIDTHS, fit_mixture
 from qipf.layered.tuning import FEWEST, Tuning
 from qipf.network.features import LayerSite
 
@@ -50,18 +49,22 @@ FIELDS = {site: field_of(rows, CENTER_LABELS) for site, rows in CENTERS.items()}
 TUNING = tuning_of(clean=0.0, noise=0.3)
 
 
+def values_at(rows, fields):
+    return [field(rows[site]) for site, field in fields.items()]
+
+
 def likelihoods(fields):
     """What the softmax and those fields give the truth, of all tuning rows: the plain way."""
     parts = []
     for logits, rows in TUNING.sets.values():
-        posteriors, _ = posteriors_of(logits, rows, fields)
+        posteriors = posteriors_of(logits, fields.values(), values_at(rows, fields))
         truth = TUNING.labels[:, None, None].expand(-1, posteriors.shape[1], 1)
         parts.append(posteriors.gather(2, truth)[..., 0])
     return torch.cat(parts)
 
 
 def test_the_posterior_that_knows_more_weighs_more():
-    fields, weights = weighed({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
+    fields, weights = fit_mixture({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
     assert list(fields) == [GOOD, FAIR]
     assert (weights.dtype, weights.shape) == (torch.float64, (3,))
     assert float(weights.sum()) == pytest.approx(1)
@@ -78,11 +81,11 @@ def test_each_layer_has_the_bandwidth_with_the_largest_weight():
     parts = []
     for logits, read in TUNING.sets.values():
         shown = {name: read[site] for name, site in rows.items()}
-        posteriors, _ = posteriors_of(logits, shown, every)
+        posteriors = posteriors_of(logits, every.values(), values_at(shown, every))
         truth = TUNING.labels[:, None, None].expand(-1, posteriors.shape[1], 1)
         parts.append(posteriors.gather(2, truth)[..., 0])
     heavy = likeliest_weights(torch.cat(parts))[1:].view(len(FIELDS), len(WIDTHS)).argmax(1)
-    found, weights = weighed(FIELDS, TUNING, 0.0)
+    found, weights = fit_mixture(FIELDS, TUNING, 0.0)
     for (site, field), width in zip(found.items(), heavy.tolist(), strict=True):
         assert field.bandwidth == pytest.approx(WIDTHS[width] * FIELDS[site].bandwidth)
         assert torch.equal(field.embeddings, FIELDS[site].embeddings)
@@ -92,12 +95,12 @@ def test_each_layer_has_the_bandwidth_with_the_largest_weight():
 def test_a_width_far_too_wide_is_narrowed_and_one_too_narrow_is_widened():
     for start, factor in ((1.2, min(WIDTHS)), (0.08, max(WIDTHS))):
         wrong = {GOOD: FIELDS[GOOD].at(start)}
-        found, _ = weighed(wrong, TUNING)
+        found, _ = fit_mixture(wrong, TUNING)
         assert found[GOOD].bandwidth == pytest.approx(factor * start)
 
 
 def test_a_layer_that_knows_nothing_is_left_out():
-    fields, weights = weighed(FIELDS, TUNING)
+    fields, weights = fit_mixture(FIELDS, TUNING)
     assert list(fields) == [GOOD, FAIR]
     assert weights.shape == (3,)
     assert float(weights.sum()) == pytest.approx(1)
@@ -105,7 +108,7 @@ def test_a_layer_that_knows_nothing_is_left_out():
 
 
 def test_layers_that_were_named_stay():
-    fields, weights = weighed(FIELDS, TUNING, 0.0)
+    fields, weights = fit_mixture(FIELDS, TUNING, 0.0)
     assert list(fields) == [GOOD, FAIR, USELESS]
     assert weights.shape == (4,)
     assert float(weights[3]) < LEAST
@@ -119,21 +122,21 @@ def test_the_layer_with_the_largest_weight_always_stays():
     }
     weak = {USELESS: FIELDS[USELESS], FAIR: FIELDS[FAIR]}
     for least in (LEAST, 1.0):
-        fields, weights = weighed(weak, Tuning(sure, TUNING.labels), least)
+        fields, weights = fit_mixture(weak, Tuning(sure, TUNING.labels), least)
         assert list(fields) == [FAIR]
         assert 0 < float(weights[1]) < LEAST
 
 
 def test_no_layers_no_weights():
-    fields, weights = weighed({}, TUNING)
+    fields, weights = fit_mixture({}, TUNING)
     assert (fields, weights.tolist()) == ({}, [1.0])
 
 
 def test_a_class_without_centres():
-    """It is left to the softmax before anything is weighed."""
+    """It is left to the softmax before anything is weighted."""
     kept = CENTER_LABELS != 2
     few = {GOOD: field_of(CENTERS[GOOD][kept], CENTER_LABELS[kept])}
-    fields, weights = weighed(few, TUNING)
+    fields, weights = fit_mixture(few, TUNING)
     torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
     assert not fields[GOOD].complete
 
@@ -147,15 +150,15 @@ def test_many_rows_are_thinned(monkeypatch):
         },
         TUNING.labels[::3],
     )
-    thinned = weighed(FIELDS, TUNING)
+    thinned = fit_mixture(FIELDS, TUNING)
     monkeypatch.undo()
-    plain = weighed(FIELDS, few)
+    plain = fit_mixture(FIELDS, few)
     assert list(thinned[0]) == list(plain[0])
     torch.testing.assert_close(thinned[1], plain[1])
 
 
 def test_the_fields_it_was_given_are_left_alone():
-    weighed(FIELDS, TUNING)
+    fit_mixture(FIELDS, TUNING)
     assert [field.bandwidth for field in FIELDS.values()] == [0.3] * 3
 
 
@@ -166,8 +169,8 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
     expected = []
     for logits, rows in TUNING.sets.values():
         softmax, predicted = logits.double().softmax(1), logits.argmax(1)
-        layer = completed(FIELDS[GOOD](rows[GOOD]).posterior, FIELDS[GOOD], softmax)
-        whole = mixed(torch.stack([softmax, layer], 1), weights)
+        posteriors = posteriors_of(logits, [FIELDS[GOOD]], [FIELDS[GOOD](rows[GOOD])])
+        whole = weighted_mean(posteriors, weights)
         wrong = predicted != TUNING.labels
         areas = [roc_auc_score(wrong, log_odds_of_error(p, predicted)) for p in (whole, softmax)]
         expected.append(areas[0] - areas[1])
@@ -180,7 +183,7 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
 
 def assert_softmax_alone(fields, tuning, reason):
     with pytest.warns(QIPFWarning, match=f"layers are not used: .*{reason}"):
-        found, weights = weighed(fields, tuning)
+        found, weights = fit_mixture(fields, tuning)
     assert (found, weights.tolist()) == ({}, [1.0])
 
 

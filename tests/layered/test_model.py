@@ -9,8 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from qipf import LayeredQIPF
-from qipf.layered.mixture import log_odds_of_error
-from qipf.layered.posteriors import posteriors_of
+from qipf.layered.mixture import log_odds_of_error, posteriors_of
 from qipf.network.features import LayerSite, run_in_batches
 from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
@@ -231,7 +230,8 @@ def test_autocast_does_not_reach_the_fields(model, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = model.posteriors(fresh)
         logits, rows = run_in_batches(model.net, fresh, model.layers_)
-    expected = posteriors_of(logits, rows, model.layer_fields())[0]
+    values = [field(rows[site]) for site, field in model.layer_fields().items()]
+    expected = posteriors_of(logits, model.fields_, values)
     assert torch.equal(found, expected)
 
 

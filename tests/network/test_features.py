@@ -15,9 +15,9 @@ from qipf.network.features import (
     chosen_sites,
     flatten_pooling,
     grid_pooling,
+    hooked,
     mean_pooling,
     named_sites,
-    recorded,
     run_in_batches,
     run_once,
 )
@@ -266,10 +266,10 @@ def test_hooks_are_gone_even_after_an_error():
     net = lenet()
     with (
         pytest.raises(RuntimeError, match="stop"),
-        recorded(net, [LayerSite("0"), LayerSite("3", "input")]),
+        hooked(net, {LayerSite("0"): print, LayerSite("3", "input"): print}),
     ):
         raise RuntimeError("stop")
-    with pytest.raises(QIPFInputError), recorded(net, [LayerSite("0"), LayerSite("nowhere")]):
+    with pytest.raises(QIPFInputError), hooked(net, {LayerSite("nowhere"): print}):
         pass
     with pytest.raises(RuntimeError):
         chosen_sites(net, lambda: net(numbers(2, 5)))

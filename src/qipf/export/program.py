@@ -44,8 +44,8 @@ class Example(NamedTuple):
 
     def mapped(self, change: Callable[[Any], Any]) -> Example:
         """The example with `change` applied to every value."""
-        options = {name: change(part) for name, part in self.options.items()}
-        return Example(tuple(change(part) for part in self.inputs), options)
+        inputs = tuple(change(part) for part in self.inputs)
+        return Example(inputs, {name: change(part) for name, part in self.options.items()})
 
 
 def checked_example(

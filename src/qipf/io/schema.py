@@ -71,6 +71,12 @@ def require_keys(path: str, what: str, found: Any, expected: Any) -> None:
         refuse(path, f"its {what} is {names!r:.200}, not {sorted(expected)}")
 
 
+def require(good: object, path: str, name: str, value: object) -> None:
+    """Raise `QIPFFileError`, with the name of a value in the file and the value, unless `good`."""
+    if not good:
+        refuse(path, f"its {name} is {value!r:.80}")
+
+
 def refuse(path: str, reason: str) -> NoReturn:
     """Raise `QIPFFileError` for a file whose content cannot be used."""
     raise QIPFFileError(f"{path} cannot be used: {reason}.")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import log_odds_of_error, mixed
+from qipf.layered.mixture import log_odds_of_error, own_and_others, weighted_mean
 from qipf.network.features import LayerSite, Rows
 
 #: Name of the softmax among the layers.
@@ -92,7 +92,7 @@ def _listed(label: int, found: tuple[Neighbor, ...]) -> list[str]:
     return [f"    of class {label}: {shown or 'none'}"]
 
 
-def explained(
+def explanations(
     logits: Tensor,  # (n, classes)
     rows: Rows,
     posteriors: Tensor,  # (n, 1 + layers, classes)
@@ -102,14 +102,11 @@ def explained(
 ) -> list[Explanation]:
     """One explanation per prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
-    probabilities = mixed(posteriors, weights)
-    own = predicted[:, None, None].expand(-1, posteriors.shape[1], 1)
-    others = posteriors.scatter(2, own, 0.0)
-    against = others.sum(2)  # (n, 1 + layers); 1 - p would lose digits near one
-    doubt = doubts(against, weights)
+    probabilities = weighted_mean(posteriors, weights)
+    support, others = own_and_others(posteriors, predicted)
+    doubt = doubts(others.sum(2), weights)  # not of 1 - p, which loses digits near one
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
-    support = posteriors.gather(2, own)[..., 0]
     values = (weights.expand_as(doubt), preferred, confidence, support, doubt)
     columns = zip(
         predicted.tolist(),

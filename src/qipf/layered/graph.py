@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from qipf.export.constants import ExactConstants
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import log_odds_of_error, mixed
-from qipf.layered.posteriors import completed
+from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
 from qipf.network.features import LayerSite, run_once
 from qipf.network.forward import device_of
 
@@ -41,14 +40,10 @@ class LayersGraph(nn.Module):
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
         logits, rows = run_once(self.net, partial(self.net, inputs), tuple(self._fields))
-        values = {site: field.in_one(rows[site]) for site, field in self._fields.items()}
+        values = [field.in_one(rows[site]) for site, field in self._fields.items()]
         with ExactConstants():
-            softmax = torch.softmax(logits.double(), 1)
-            posteriors = [
-                completed(values[site].posterior, field, softmax)
-                for site, field in self._fields.items()
-            ]
-            probabilities = mixed(torch.stack([softmax, *posteriors], 1), self.weights)
+            posteriors = posteriors_of(logits, self._fields.values(), values)
+            probabilities = weighted_mean(posteriors, self.weights)
             uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
             finite = torch.isfinite(logits).all(1)
             for read in rows.values():

@@ -12,9 +12,9 @@ from torch import Tensor
 from qipf.errors import QIPFInputError
 from qipf.field.reservoir import Reservoir
 from qipf.layered.class_field import LARGEST_TABLE
-from qipf.network.batches import as_labels, length_of, unpacked
+from qipf.network.batches import Batch, batches
 from qipf.network.features import Rows
-from qipf.progress import progress
+from qipf.validation.labels import checked_labels
 
 #: At most one example in this many is kept for tuning; it is never a centre.
 ONE_IN = 5
@@ -42,8 +42,8 @@ def sample_examples(
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
     classes = start = 0
     seen: list[int] = []  # the lowest and the highest label of each batch
-    for number, batch in enumerate(progress(loader, "reading layers", length_of(loader, "fit"))):
-        inputs, labels = _checked(batch, number)
+    for batch in batches(loader, "fit", "reading layers"):
+        inputs, labels = _checked(batch)
         n = len(inputs)
         numbers = random.random_sample((n, 2))
         places = torch.arange(start, start + n)
@@ -68,7 +68,12 @@ def sample_examples(
         raise QIPFInputError(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
-    _check_classes(classes, min(seen), max(seen))
+    if classes < 2:
+        raise QIPFInputError(
+            f"The network gives {classes} number per input; logits of at least two classes are "
+            "needed."
+        )
+    checked_labels(seen, len(seen), classes, "labels")
     held = {name: value[: start // ONE_IN] for name, value in tuned.values.items()}
     sample = fields.values
     others = (~torch.isin(sample[PLACES], held[PLACES])).nonzero()[:, 0]
@@ -88,34 +93,17 @@ def require_numbers(logits: Tensor, rows: Rows, places: Tensor) -> None:
             )
 
 
-def _checked(batch: Any, number: int) -> tuple[Tensor, Tensor]:
-    inputs, options, labels = unpacked(batch)
-    if options or len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
+def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
+    inputs = batch.inputs
+    if batch.options or len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
         raise QIPFInputError(
-            f"Batch {number} is not (inputs, labels) with one tensor of inputs, (n, ...). Layers "
-            "of networks with several inputs can be judged one by one: qipf.wrap(net, layer=...)."
+            f"Batch {batch.number} is not (inputs, labels) with one tensor of inputs, (n, ...). "
+            "Networks with several inputs can be scored by one layer: qipf.wrap(net, layer=...)."
         )
-    if labels is None:
+    if batch.labels is None:
         raise QIPFInputError(
-            f"Batch {number} has no labels. The layers' fields are made by class: yield "
+            f"Batch {batch.number} has no labels. The layers' fields are made by class: yield "
             "(inputs, labels), or use qipf.wrap(net), which needs none."
         )
-    labels = as_labels(labels, number).cpu()
-    if labels.shape != (len(inputs[0]),) or labels.is_floating_point() or labels.is_complex():
-        raise QIPFInputError(
-            f"Labels of batch {number} have shape {tuple(labels.shape)} and type {labels.dtype}; "
-            f"({len(inputs[0])},) whole numbers are needed, one class an input."
-        )
-    return inputs[0], labels.long()
-
-
-def _check_classes(classes: int, lowest: int, highest: int) -> None:
-    if classes < 2:
-        raise QIPFInputError(
-            f"The network gives {classes} number an input; logits of at least two classes are "
-            "needed."
-        )
-    if lowest < 0 or highest >= classes:
-        raise QIPFInputError(
-            f"Labels must be classes 0..{classes - 1}, got values from {lowest} to {highest}."
-        )
+    name = f"labels of batch {batch.number}"
+    return inputs[0], checked_labels(batch.labels, len(inputs[0]), None, name).cpu()

@@ -1,4 +1,4 @@
-r"""A mixture of posteriors, with the weights that maximise the likelihood of the true classes.
+r"""Posteriors of the softmax and the layers, and their mixture of the greatest likelihood.
 
 .. math:: \bar p = \sum_l \alpha_l\, q_l, \qquad
           \alpha = \arg\max \sum_i \log \sum_l \alpha_l\, q_l(y_i \mid x_i)
@@ -9,8 +9,12 @@ class k is the log-odds of an error, :math:`\log(1-\bar p_k) - \log \bar p_k`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
+
+from qipf.layered.class_field import ClassField, FieldValues
 
 #: EM stops when the mean log-likelihood is this close to its maximum, or after so many steps.
 TOLERANCE, MOST_STEPS = 1e-4, 5000
@@ -36,8 +40,34 @@ def likeliest_weights(likelihoods: Tensor) -> Tensor:  # (n, L) -> (L,)
     return weights
 
 
-def mixed(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
-    """The weighted mean of the posteriors, in float64."""
+def posteriors_of(
+    logits: Tensor,  # (n, classes)
+    fields: Iterable[ClassField],
+    values: Iterable[FieldValues],  # of the fields, each at n rows
+) -> Tensor:  # (n, 1 + fields, classes)
+    """Posteriors of the softmax, first, and of the fields.
+
+    In a field, classes without centres have the softmax's probability.
+    """
+    softmax = torch.softmax(logits.double(), 1)
+    found = [softmax]
+    for field, (posterior, _) in zip(fields, values, strict=True):
+        posterior = posterior.double()
+        if not field.complete:
+            left = torch.where(field.known, 0.0, softmax).sum(1, keepdim=True)
+            posterior = torch.where(field.known, posterior * (1 - left), softmax)
+        found.append(posterior)
+    return torch.stack(found, 1)
+
+
+def own_and_others(posteriors: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:  # (n, L, C)
+    """Probabilities of the predicted classes (n, L), and all with those set to zero (n, L, C)."""
+    own = predicted[:, None, None].expand(-1, posteriors.shape[1], 1)
+    return posteriors.gather(2, own)[..., 0], posteriors.scatter(2, own, 0.0)
+
+
+def weighted_mean(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
+    """The mixture's probabilities, in float64."""
     return torch.einsum("nlc,l->nc", posteriors.double(), weights.double())
 
 

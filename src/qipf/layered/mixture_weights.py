@@ -15,8 +15,7 @@ from torch import Tensor
 
 from qipf.errors import warn
 from qipf.layered.class_field import ClassField
-from qipf.layered.mixture import likeliest_weights, log_odds
-from qipf.layered.posteriors import completed
+from qipf.layered.mixture import likeliest_weights, log_odds, own_and_others, posteriors_of
 from qipf.layered.tuning import FEWEST, Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
@@ -58,7 +57,7 @@ class TuningPosteriors:
         return found
 
 
-def weighed(
+def fit_mixture(
     fields: Mapping[LayerSite, ClassField], tuning: Tuning, least: float = LEAST
 ) -> tuple[dict[LayerSite, ClassField], Tensor]:  # (1 + layers,)
     """The fields that the mixture keeps, at their best bandwidths, and its weights.
@@ -93,24 +92,24 @@ def weighed(
 def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
     """Posteriors of all fields at all `WIDTHS` for at most about `MOST_ROWS` tuning rows."""
     step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
-    labels = tuning.labels[::step, None]
+    labels = tuning.labels[::step]
     parts = []
-    for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighing layers")):
+    for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighting layers")):
         logits = logits[::step]
-        softmax = torch.softmax(logits.double(), 1)
-        posteriors = [softmax]
-        for site, field in fields.items():
-            widths = [width * field.bandwidth for width in WIDTHS]
-            for values in field.at_bandwidths(rows[site][::step], widths):
-                posteriors.append(completed(values.posterior, field, softmax))
-        predicted = logits.argmax(1, keepdim=True)
-        shared = [
-            torch.cat([posterior.gather(1, classes) for posterior in posteriors], 1)
-            for classes in (labels, predicted)
+        predicted = logits.argmax(1)
+        values = [
+            found
+            for site, field in fields.items()
+            for found in field.at_bandwidths(
+                rows[site][::step], [width * field.bandwidth for width in WIDTHS]
+            )
         ]
-        against = torch.stack([o.scatter(1, predicted, 0).sum(1) for o in posteriors], 1)
-        wrong = (predicted != labels)[:, 0]
-        parts.append((*shared, against, wrong, torch.full_like(wrong, number, dtype=torch.long)))
+        every = [field for field in fields.values() for _ in WIDTHS]
+        posteriors = posteriors_of(logits, every, values)
+        truth, _ = own_and_others(posteriors, labels)
+        own, others = own_and_others(posteriors, predicted)
+        sets = torch.full_like(labels, number)
+        parts.append((truth, own, others.sum(2), predicted != labels, sets))
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,31 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.state import restore_calibration
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.class_field import ClassField
-from qipf.layered.explanation import Explanation, explained
+from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import sample_examples
-from qipf.layered.mixture import log_odds_of_error, mixed
-from qipf.layered.mixture_weights import LEAST, weighed
-from qipf.layered.posteriors import posteriors_of
+from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.mixture_weights import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
-from qipf.layered.state import REDUCTIONS, layered_state, restored_layers
+from qipf.layered.state import REDUCTIONS, layered_state, restore_layers
 from qipf.layered.tuning import tuning_sets
 from qipf.network.batches import few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
-from qipf.network.forward import (
-    NoProbabilities,
-    device_of,
-    evaluating,
-    logits_of,
-    named_layer,
-    unchanged,
-)
+from qipf.network.forward import device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
 from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -130,7 +122,7 @@ class LayeredQIPF(NetworkModel):
             nonlocal sites, example
             if example is None:
                 example = few_rows(inputs)
-                self._require_logits(example)
+                require_logits(partial(self.net, example.to(device_of(self.net))))
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites)
 
@@ -146,7 +138,7 @@ class LayeredQIPF(NetworkModel):
                 fields = chosen_fields(
                     centers, tuning, sites, classes, int(self.max_dimension), condensed
                 )
-                fields, weights = weighed(fields, tuning, least)
+                fields, weights = fit_mixture(fields, tuning, least)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
         self.weights_ = weights
         self._set_fitted(((example,), {}))
@@ -165,11 +157,6 @@ class LayeredQIPF(NetworkModel):
             raise unknown_name("reduction", self.reduction, REDUCTIONS)
         if not isinstance(self.layers, str) or self.layers != "auto":
             named_sites(self.net, self.layers)
-
-    def _require_logits(self, inputs: Tensor) -> None:
-        """Raise for a network that ends in a softmax."""
-        with NoProbabilities(True) as watch:
-            watch.refuse(logits_of(self.net(inputs.to(device_of(self.net)))))
 
     def _sites(self, inputs: Tensor) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
@@ -202,7 +189,7 @@ class LayeredQIPF(NetworkModel):
         require_positive_integer(nearest, "nearest")
         logits, rows, posteriors, _ = self._evaluate(inputs)
         weights = self.weights_.to(logits.device)
-        return explained(logits, rows, posteriors, weights, self.layer_fields(), int(nearest))
+        return explanations(logits, rows, posteriors, weights, self.layer_fields(), int(nearest))
 
     def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
         if options or len(inputs) != 1:
@@ -211,7 +198,7 @@ class LayeredQIPF(NetworkModel):
                 "scored by one layer: qipf.wrap(net, layer=...)."
             )
         logits, _, posteriors, _ = self._evaluate(inputs[0])
-        probabilities = mixed(posteriors, self.weights_.to(logits.device))
+        probabilities = weighted_mean(posteriors, self.weights_.to(logits.device))
         uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
         return Scores(logits, uncertainty, probabilities)
 
@@ -230,7 +217,11 @@ class LayeredQIPF(NetworkModel):
             if any(field.embeddings.device != logits.device for field in self.fields_):
                 self.fields_ = tuple(field.to(logits.device) for field in self.fields_)
             with full_precision(logits.device):
-                return (logits, rows, *posteriors_of(logits, rows, self.layer_fields()))
+                values = [field(rows[site]) for site, field in self.layer_fields().items()]
+                posteriors = posteriors_of(logits, self.fields_, values)
+        none = logits.new_zeros(len(logits), 0)
+        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
+        return logits, rows, posteriors, densities.double()
 
     def _check_outputs(self, logits: Tensor, rows: Rows) -> None:
         """Raise for NaN and infinity, and for outputs of another network."""
@@ -303,12 +294,8 @@ class LayeredQIPF(NetworkModel):
         cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None
     ) -> LayeredQIPF:
         """The model in a file's header and arrays; without `net` it can only be described."""
-        found = restored_layers(header, arrays, path)
-        model = cls(net, **found.parameters)  # type: ignore[arg-type]
-        for site in found.fields if net is not None else ():
+        model = cls(net)  # type: ignore[arg-type]
+        restore_layers(model, header, arrays, path)
+        for site in model.layers_ if net is not None else ():
             named_layer(model.net, site.layer)
-        model.layers_, model.fields_ = tuple(found.fields), tuple(found.fields.values())
-        model.weights_ = found.weights
-        model.fitted_with = header["network"]["fingerprint"]
-        restore_calibration(model, header, arrays, path)
         return model

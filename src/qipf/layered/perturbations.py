@@ -104,16 +104,8 @@ def coarsen(images: Tensor, t: float, random: torch.Generator) -> Tensor:
 
 #: Families by name: for inputs of any shape, and for images (n, C, H, W) too.
 FOR_ALL: dict[str, Perturbation] = {"noise": noise, "drop": drop}
-FOR_IMAGES: dict[str, Perturbation] = {
-    **FOR_ALL,
-    "blur": blur,
-    "hole": hole,
-    "shift": shift,
-    "fade": fade,
-    "tone": tone,
-    "warp": warp,
-    "coarsen": coarsen,
-}
+ONLY_IMAGES = (blur, hole, shift, fade, tone, warp, coarsen)
+FOR_IMAGES = {**FOR_ALL, **{perturb.__name__: perturb for perturb in ONLY_IMAGES}}
 
 
 def families(inputs: Tensor) -> dict[str, Perturbation]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
-from qipf.io.schema import refuse, require_keys
+from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import LARGEST_TABLE, ClassField
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
@@ -42,15 +41,6 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
-@dataclass(frozen=True)
-class LayeredState:
-    """All of a fitted `LayeredQIPF` but its network."""
-
-    parameters: dict[str, Any]
-    fields: dict[LayerSite, ClassField]
-    weights: Tensor  # (1 + layers,)
-
-
 def layered_state(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
     """Header, without origin and network, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
@@ -70,23 +60,25 @@ def layered_state(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
     return {"kind": "layers", "parameters": parameters, "layers": layers, **decisions}, arrays
 
 
-def restored_layers(header: dict[str, Any], arrays: Arrays, path: str) -> LayeredState:
-    """The state that `layered_state` described; `path` names the file in errors."""
+def restore_layers(model: LayeredQIPF, header: dict[str, Any], arrays: Arrays, path: str) -> None:
+    """Set everything of a model but its network from a file's content, which is checked."""
     network = header["network"]
     require_keys(path, "network", network, ("fingerprint",))
-    if not isinstance(network["fingerprint"], str):
-        refuse(path, f"its fingerprint is {network['fingerprint']!r:.80}")
+    require(isinstance(network["fingerprint"], str), path, "fingerprint", network["fingerprint"])
     sites = _checked_sites(path, header["layers"])
     _check_parameters(path, header["parameters"])
     _check_arrays(path, arrays, len(sites))
     weights = arrays["weights"]
     if len(weights) != 1 + len(sites) or not (weights >= 0).all() or abs(weights.sum() - 1) > 1e-6:
         refuse(path, f"its weights are not {1 + len(sites)} shares of one")
-    fields = {
-        site: _field(path, header["layers"][number], number, arrays)
-        for number, site in enumerate(sites)
-    }
-    return LayeredState(header["parameters"], fields, _tensor(weights))
+    for name, value in header["parameters"].items():
+        setattr(model, name, value)
+    model.layers_, model.weights_ = sites, _tensor(weights)
+    model.fields_ = tuple(
+        _field(path, layer, number, arrays) for number, layer in enumerate(header["layers"])
+    )
+    model.fitted_with = network["fingerprint"]
+    calibration.restore_calibration(model, header, arrays, path)
 
 
 # ---------------------------------------------------------------------- checks
@@ -94,34 +86,30 @@ def restored_layers(header: dict[str, Any], arrays: Arrays, path: str) -> Layere
 
 def _check_parameters(path: str, parameters: Any) -> None:
     require_keys(path, "list of parameters", parameters, PARAMETERS)
-    layers = parameters["layers"]
+    layers, reduction = parameters["layers"], parameters["reduction"]
     named = isinstance(layers, list) and layers and all(isinstance(name, str) for name in layers)
     if layers != "auto" and not named:
         refuse(path, f"its layers are {layers!r:.80}")
-    if parameters["reduction"] not in REDUCTIONS:
-        refuse(path, f"its reduction is {parameters['reduction']!r:.80}")
+    require(reduction in REDUCTIONS, path, "reduction", reduction)
     for name in PARAMETERS[2:]:
         value, least = parameters[name], 0 if name == "random_state" else 1
         most = LARGEST_SEED if name == "random_state" else 2**63
-        if type(value) is not int or not least <= value < most:
-            refuse(path, f"its {name} is {value!r:.80}")
+        require(type(value) is int and least <= value < most, path, name, value)
 
 
-def _checked_sites(path: str, layers: Any) -> list[LayerSite]:
+def _checked_sites(path: str, layers: Any) -> tuple[LayerSite, ...]:
     if not isinstance(layers, list):
         refuse(path, f"its layers are {layers!r:.80}")
     for layer in layers:
         require_keys(path, "layer", layer, LAYER_KEYS)
-        if not isinstance(layer["layer"], str) or layer["side"] not in ("input", "output"):
-            refuse(path, f"its layer is {layer['layer']!r:.80} ({layer['side']!r:.80})")
-        if type(layer["gain_free"]) is not bool:
-            refuse(path, f"its gain_free is {layer['gain_free']!r:.80}")
-        width = layer["bandwidth"]
-        if type(width) is not float or not NARROWEST <= width <= WIDEST:
-            refuse(path, f"its bandwidth is {width!r:.80}")
-        if type(layer["classes"]) is not int or layer["classes"] < 2:
-            refuse(path, f"its number of classes is {layer['classes']!r:.80}")
-    sites = [LayerSite(layer["layer"], layer["side"]) for layer in layers]
+        name, side, gain_free, width, classes = (layer[key] for key in LAYER_KEYS)
+        if not isinstance(name, str) or side not in ("input", "output"):
+            refuse(path, f"its layer is {name!r:.80} ({side!r:.80})")
+        require(type(gain_free) is bool, path, "gain_free", gain_free)
+        usable = type(width) is float and NARROWEST <= width <= WIDEST
+        require(usable, path, "bandwidth", width)
+        require(type(classes) is int and classes >= 2, path, "number of classes", classes)
+    sites = tuple(LayerSite(layer["layer"], layer["side"]) for layer in layers)
     if len(set(sites)) != len(sites) or len({layer["classes"] for layer in layers}) > 1:
         refuse(path, "its layers are not different ones of one network")
     if sum(layer["classes"] for layer in layers) > LARGEST_TABLE:  # each layer has a list of them

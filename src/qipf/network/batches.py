@@ -2,19 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import length_hint
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from qipf.errors import QIPFInputError, first_line
+from qipf.errors import QIPFInputError
+from qipf.export.program import ROWS
+from qipf.progress import progress
+from qipf.validation.labels import errors_of
 
-#: Inputs of the training data that a model keeps as an example for its export.
-FEW = 16
+
+class Batch(NamedTuple):
+    """A batch of a loader."""
+
+    number: int
+    inputs: tuple[Any, ...]
+    options: dict[str, Any]  # keyword inputs
+    labels: Any
+
+    def errors(self, logits: Tensor) -> Tensor | None:  # (n, classes) -> (n,)
+        """True where the network errs; None without labels."""
+        if self.labels is None:
+            return None
+        return errors_of(logits, self.labels, f"labels of batch {self.number}")
 
 
-def unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None]:
+def batches(loader: Iterable[Any], purpose: str, description: str) -> Iterator[Batch]:
+    """The loader's batches, either all with labels or all without, with a progress bar."""
+    if not isinstance(loader, Iterable):
+        raise QIPFInputError(
+            f"{purpose} needs an iterable of batches, such as a DataLoader, got "
+            f"{type(loader).__name__}."
+        )
+    labelled: bool | None = None
+    total = length_hint(loader) or None
+    for number, batch in enumerate(progress(loader, description, total)):
+        inputs, options, labels = _unpacked(batch)
+        if labelled not in (None, labels is not None):
+            raise QIPFInputError(
+                f"Batch {number} {'has' if labels is not None else 'lacks'} labels, unlike those "
+                "before it. Label all batches or none."
+            )
+        labelled = labels is not None
+        yield Batch(number, inputs, options, labels)
+
+
+def _unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """Inputs, keyword inputs and labels of a batch."""
     if isinstance(batch, Mapping):
         options = dict(batch)
@@ -30,35 +65,6 @@ def unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Tensor | None
     return (batch,), {}, None
 
 
-def as_labels(labels: Any, number: int) -> Tensor:
-    """The labels of a batch as a tensor."""
-    try:
-        return torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QIPFInputError(
-            f"Labels of batch {number} are not numbers ({first_line(error)}). Pass the index of "
-            "each true class."
-        ) from error
-
-
-def errors_in(logits: Tensor, labels: Any, number: int) -> Tensor | None:
-    """Where the network errs; None without labels."""
-    if labels is None:
-        return None
-    labels = as_labels(labels, number).to(logits.device)
-    if labels.shape != (logits.shape[0],):
-        raise QIPFInputError(
-            f"Labels of batch {number} have shape {tuple(labels.shape)}, but the batch has "
-            f"{logits.shape[0]} predictions. One class per prediction is needed."
-        )
-    if labels.numel() and not bool(((labels >= 0) & (labels < logits.shape[1])).all()):
-        raise QIPFInputError(
-            f"Labels of batch {number} must be classes 0..{logits.shape[1] - 1}, got values from "
-            f"{labels.min()} to {labels.max()}."
-        )
-    return logits.argmax(1) != labels
-
-
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The same nested containers with every tensor changed."""
     if isinstance(value, Tensor):
@@ -71,8 +77,8 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def few_rows(tensor: Tensor) -> Tensor:
-    """The first rows, copied."""
-    return tensor[:FEW].detach().clone() if tensor.ndim else tensor
+    """The first rows, copied: an example for an export."""
+    return tensor[:ROWS].detach().clone() if tensor.ndim else tensor
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -84,16 +90,3 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from tensors_in(part)
-
-
-def length_of(loader: Iterable[Any], purpose: str) -> int | None:
-    """Number of batches, None if unknown; raises unless the loader is iterable."""
-    if not isinstance(loader, Iterable):
-        raise QIPFInputError(
-            f"{purpose} needs an iterable of batches, such as a DataLoader, got "
-            f"{type(loader).__name__}."
-        )
-    try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # a DataLoader over a stream has a length that raises
-        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -115,31 +115,17 @@ def _tensor(value: Any) -> Tensor:  # (n, ...) of at least two dimensions
 
 
 @contextmanager
-def recorded(
-    net: nn.Module,
-    sites: Sequence[LayerSite],
-    pooling: Pooling = grid_pooling,
-    remedy: str = "Name other layers=[...].",
-) -> Iterator[dict[LayerSite, list[Tensor]]]:
-    """The pooled rows at the sites while the network runs, one entry each time a layer runs."""
-    found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
-
-    def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
-        try:
-            # copied: an activation in place may overwrite the layer's output afterwards
-            found[site].append(pooling(layer, values[-1]).clone())
-        except NotRowsError as error:
-            raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
-
+def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> Iterator[None]:
+    """Call the hooks with the layers and what they read or give while the network runs."""
     handles = []
     try:
-        for site in sites:
-            layer, hook = named_layer(net, site.layer), partial(keep, site)
+        for site, hook in hooks.items():
+            layer = named_layer(net, site.layer)
             if site.side == "input":
                 handles.append(layer.register_forward_pre_hook(hook))
             else:
                 handles.append(layer.register_forward_hook(hook))
-        yield found
+        yield
     finally:
         for handle in handles:
             handle.remove()
@@ -152,8 +138,17 @@ def run_once(
     pooling: Pooling = grid_pooling,
     remedy: str = "Name other layers=[...].",
 ) -> tuple[Tensor, Rows]:
-    """Logits of one forward pass, and the rows at the sites; `run` calls the network."""
-    with recorded(net, sites, pooling, remedy) as found:
+    """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network."""
+    found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
+
+    def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
+        try:
+            # copied: an activation in place may overwrite the layer's output afterwards
+            found[site].append(pooling(layer, values[-1]).clone())
+        except NotRowsError as error:
+            raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
+
+    with hooked(net, {site: partial(keep, site) for site in sites}):
         logits = logits_of(run())
     for site, rows in found.items():
         if len(rows) != 1:
@@ -189,16 +184,13 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     itself and is left out, and so is a layer that runs more than once in a pass.
     """
     order: list[str] = []
-    handles = [
-        layer.register_forward_pre_hook(lambda _, __, name=name: order.append(name))
+    hooks = {
+        LayerSite(name, "input"): lambda *_, name=name: order.append(name)
         for name, layer in net.named_modules()
         if name and isinstance(layer, COMPUTING)
-    ]
-    try:
+    }
+    with hooked(net, hooks):
         run()
-    finally:
-        for handle in handles:
-            handle.remove()
     once = [name for name in order[1:] if order.count(name) == 1]
     if not once:
         raise QIPFInputError(
@@ -207,7 +199,6 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
         )
     count = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]
-    places = [len(once) - 1] if count == 1 else places
     return tuple(LayerSite(once[place], "input") for place in places)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,40 +15,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qipf.errors import QIPFInputError
-
-
-class NoProbabilities(TorchFunctionMode):
-    """Records activations during a forward pass, to detect an output that is a softmax."""
-
-    ACTIVATIONS = frozenset(
-        {
-            torch.softmax, torch.Tensor.softmax, nn.functional.softmax,
-            torch.log_softmax, torch.Tensor.log_softmax, nn.functional.log_softmax,
-            torch.sigmoid, torch.Tensor.sigmoid, nn.functional.sigmoid,
-        }
-    )  # fmt: skip
-
-    def __init__(self, active: bool) -> None:
-        super().__init__()
-        self.active = active
-        self.activated: list[tuple[Any, str]] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if self.active and func in self.ACTIVATIONS:
-            self.activated.append((output, func.__name__))
-        return output
-
-    def refuse(self, logits: Tensor) -> None:
-        """Raise if the logits are the output of a softmax or sigmoid."""
-        for output, name in self.activated:
-            if output is logits:
-                raise QIPFInputError(
-                    f"The network ends in {name}: its output is activated, but the field needs "
-                    "raw logits. Remove the activation, or name the layer before it: "
-                    "qipf.wrap(net, layer=...)."
-                )
-
 
 #: One thread at a time runs a network: modes and hooks belong to the network, not to a call.
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -131,6 +97,43 @@ def logits_of(output: Any) -> Tensor:
             "needed."
         )
     return found
+
+
+#: Activations that turn logits into probabilities.
+ACTIVATIONS = frozenset(
+    {
+        torch.softmax, torch.Tensor.softmax, nn.functional.softmax,
+        torch.log_softmax, torch.Tensor.log_softmax, nn.functional.log_softmax,
+        torch.sigmoid, torch.Tensor.sigmoid, nn.functional.sigmoid,
+    }
+)  # fmt: skip
+
+
+class _Activations(TorchFunctionMode):
+    """Records the activations of a forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Any, str]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in ACTIVATIONS:
+            self.found.append((output, func.__name__))
+        return output
+
+
+def require_logits(run: Callable[[], Any]) -> None:
+    """Raise if the network, which `run` calls, ends in a softmax or sigmoid."""
+    with _Activations() as activations:
+        logits = logits_of(run())
+    for output, name in activations.found:
+        if output is logits:
+            raise QIPFInputError(
+                f"The network ends in {name}: its output is activated, but the field needs raw "
+                "logits. Remove the activation, or name the layer before it: "
+                "qipf.wrap(net, layer=...)."
+            )
 
 
 def device_of(net: nn.Module) -> torch.device:

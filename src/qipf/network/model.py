@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +18,8 @@ from qipf.errors import QIPFInputError
 from qipf.export.check import Expected, expected
 from qipf.export.onnx import OnnxFile, checked_path, write_onnx
 from qipf.export.program import Example, checked_example, traced
-from qipf.network.batches import few_rows, length_of, mapped, unpacked
+from qipf.network.batches import batches, few_rows, mapped
 from qipf.network.forward import device_of, evaluating, fingerprint, unchanged
-from qipf.progress import progress
-from qipf.validation.labels import errors_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,21 +31,6 @@ class Scores(NamedTuple):
     logits: Tensor  # (n, classes)
     uncertainty: Tensor  # (n,)
     probabilities: Tensor | None = None  # (n, classes)
-
-
-class Batch(NamedTuple):
-    """A batch of a loader."""
-
-    number: int
-    inputs: tuple[Any, ...]
-    options: dict[str, Any]  # keyword inputs
-    labels: Any
-
-    def errors(self, logits: Tensor) -> Tensor | None:  # (n, classes) -> (n,)
-        """True where the network errs; None without labels."""
-        if self.labels is None:
-            return None
-        return errors_of(logits, self.labels, f"labels of batch {self.number}")
 
 
 class NetworkModel(CalibrationMixin):
@@ -123,7 +106,7 @@ class NetworkModel(CalibrationMixin):
         self._require_fitted()
         logits, scores, errors = [], [], []
         with torch.no_grad():
-            for batch in self._batches(loader, "calibrate"):
+            for batch in batches(loader, "calibrate", "reading predictions"):
                 found = self._scored(batch.inputs, batch.options)
                 wrong = batch.errors(found.logits)
                 logits.append(found.logits.cpu())
@@ -135,20 +118,6 @@ class NetworkModel(CalibrationMixin):
             torch.cat(scores), torch.cat(errors) if errors else None, torch.cat(logits)
         )
         return self
-
-    def _batches(self, loader: Iterable[Any], purpose: str) -> Iterator[Batch]:
-        """The loader's batches, either all with labels or all without."""
-        labelled: bool | None = None
-        total = length_of(loader, purpose)
-        for number, batch in enumerate(progress(loader, "reading predictions", total)):
-            inputs, options, labels = unpacked(batch)
-            if labelled not in (None, labels is not None):
-                raise QIPFInputError(
-                    f"Batch {number} {'has' if labels is not None else 'lacks'} labels, unlike "
-                    "those before it. Label all batches or none."
-                )
-            labelled = labels is not None
-            yield Batch(number, inputs, options, labels)
 
     # ------------------------------------------------------------------ export
 

@@ -18,10 +18,9 @@ from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
-from qipf.network.batches import tensors_in
+from qipf.network.batches import batches, tensors_in
 from qipf.network.features import LayerSite, flatten_pooling, mean_pooling, run_once
-from qipf.network.forward import NoProbabilities, evaluating, logits_of, named_layer, unchanged
-from qipf.network.graph import ModelGraph
+from qipf.network.forward import evaluating, logits_of, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
 from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -108,12 +107,12 @@ class WrappedModel(NetworkModel):
         field = clone(self.field)
         example = None
         with torch.no_grad():
-            for batch in self._batches(loader, "fit"):
+            for batch in batches(loader, "fit", "reading predictions"):
                 inputs, options = self._place((batch.inputs, batch.options))
-                watched = self.layer is None and batch.number == 0
-                with evaluating(self.net), NoProbabilities(watched) as watch:
+                with evaluating(self.net):
+                    if self.layer is None and batch.number == 0:
+                        require_logits(partial(self.net, *inputs, **options))
                     logits, rows = self._run(inputs, options)
-                    watch.refuse(logits)
                 require_finite(rows, f"the network's output for batch {batch.number}")
                 wrong = batch.errors(logits)
                 if rows.shape[0] > 0:
@@ -179,7 +178,7 @@ class WrappedModel(NetworkModel):
             "pooling": self.pooling if isinstance(self.pooling, str) else "function",
         }
         graph = graph.to(next(iter(example.tensors.values())).device)
-        return ModelGraph(self.net, self._run, graph, example.inputs, example.options), metadata
+        return ModelGraph(self.net, self._run, graph, example), metadata
 
     def _expected(self, few: Example, max_centers: int | None) -> Expected:
         field = self.field if max_centers is None else self.field.condensed(max_centers)
@@ -232,3 +231,27 @@ class WrappedModel(NetworkModel):
         model = cls(net, layer, field, network["pooling"])  # type: ignore[arg-type]
         model.fitted_with = network["fingerprint"]
         return model
+
+
+class ModelGraph(nn.Module):
+    """A network and its field as one module, for export.
+
+    Its inputs stand for the tensors of the example, in their order; every other value of the
+    example is a constant of the graph.
+    """
+
+    def __init__(
+        self, net: nn.Module, run: Callable[..., Any], field: nn.Module, example: Example
+    ) -> None:
+        super().__init__()
+        self.net, self.field = net, field
+        self._run, self._example = run, example
+
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """Logits (n, classes), and the field's outputs for them or for the layer's output."""
+        given = iter(tensors)
+        filled = self._example.mapped(
+            lambda part: next(given) if isinstance(part, Tensor) else part
+        )
+        logits, rows = self._run(*filled)
+        return {"logits": logits, **self.field(rows)}
