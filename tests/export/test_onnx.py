@@ -1,6 +1,5 @@
 """ONNX files, opened by ONNX Runtime: the scores of PyTorch, for a batch of any length."""
 
-import re
 import runpy
 import subprocess
 import sys
@@ -16,10 +15,12 @@ import torch
 from torch import nn
 
 import qipf
-from qipf import QIPF, QIPFWarning
+from qipf import QIPF
 from qipf.storage.save_load import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
+
+pytestmark = pytest.mark.slow  # conversion takes seconds
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -254,16 +255,3 @@ def test_fewer_centres_make_a_smaller_file_of_the_condensed_field(tmp_path):
     got = run(small.path, logits=rows)["uncertainty"]
     exact = field.condensed(50).uncertainty(rows.astype(np.float64))
     np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)
-
-
-def test_a_rule_of_the_whole_field_does_not_fit_the_condensed_one(rule):
-    field = QIPF(orders=(1,)).fit(make_logits(100).numpy())
-    message = (
-        "The accept rule was calibrated with 100 centres, and the file has 50: its guarantee does "
-        "not hold there. Calibrate a rule with qipf.export.condensed(field, max_centers), and "
-        "export that field."
-    )
-    with pytest.warns(QIPFWarning, match=f"^{re.escape(message)}$"):
-        qipf.wrap(nn.Linear(3, 10), field=field).export(
-            torch.randn(2, 3), rule=rule, max_centers=50
-        )

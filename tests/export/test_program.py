@@ -1,13 +1,15 @@
 """torch.export: any kind of network, a batch of any length, the network left as it was."""
 
 import re
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import qipf
-from qipf import QIPFError, QIPFInputError, QIPFNotFittedError
+from qipf import QIPFError, QIPFInputError, QIPFWarning
+from tests.conftest import make_logits
 from tests.network.test_wrapped import Net
 
 
@@ -52,6 +54,7 @@ def assert_agrees(judged, model, *inputs, **options):
     )
 
 
+@pytest.mark.slow
 def test_digits_for_a_batch_of_any_length(digits):
     model, images = digits
     program = model.export()
@@ -62,6 +65,7 @@ def test_digits_for_a_batch_of_any_length(digits):
         assert_agrees(judged, model, images[:length])
 
 
+@pytest.mark.slow
 def test_a_program_survives_its_file(digits, rule, tmp_path):
     model, images = digits
     program = model.export(images, rule=rule)
@@ -82,6 +86,7 @@ def test_the_fields_own_rule_is_the_default(images):
     assert 0 < judged["accepted"].sum() < len(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pooling", ["mean", "flatten", lambda maps: maps.amax((2, 3))], ids=["mean", "flatten", "max"]
 )
@@ -104,6 +109,7 @@ def test_several_inputs(pair, halves):
     assert_agrees(judged, model, *halves[:, :5])
 
 
+@pytest.mark.slow
 def test_keyword_inputs_and_an_option_that_stays(pair, halves):
     batch = {"left": halves[0], "right": halves[1], "sign": -1.0}
     model = wrapped(pair).fit([batch])
@@ -111,6 +117,7 @@ def test_keyword_inputs_and_an_option_that_stays(pair, halves):
     assert_agrees(judged, model, **batch)
 
 
+@pytest.mark.slow
 def test_one_row_is_example_enough(images):
     model = wrapped(Net()).fit([images])
     assert_agrees(model.export(images[:1]).module()(images), model, images)
@@ -148,85 +155,52 @@ class OddBatches(nn.Linear):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (Branching, "Could not guard on data-dependent expression"),
-        (OddBatches, "Constraints violated (batch)!"),
-    ],
+    ("kind", "reason"), [(Branching, "data-dependent expression"), (OddBatches, "Constraints")]
 )
-def test_a_network_that_no_graph_can_hold(kind, reason, capfd):
+def test_networks_that_cannot_be_traced_are_rejected(kind, reason, capfd):
     torch.manual_seed(0)
     model = wrapped(kind(3, 2)).fit([torch.randn(40, 3)])
-    message = (
-        "torch.export cannot capture the network, whose steps must not depend on the values or the "
-        "number of its inputs: "
-    )
-    with pytest.raises(QIPFError, match=f"^{re.escape(message + reason)}.*$"):
+    with pytest.raises(QIPFError, match=f"torch.export cannot trace the network.*{reason}"):
         model.export()
     assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
-    ("example", "message"),
+    ("example", "phrase"),
     [
-        (
-            torch.zeros(2, 3, 8, 8),
-            "The network cannot take the example (input of shape (2, 3, 8, 8)): Given groups=1, "
-            "weight of size [6, 1, 3, 3], expected input[2, 3, 8, 8] to have 1 channels, but got 3 "
-            "channels instead (RuntimeError).",
-        ),
-        (
-            torch.zeros(0, 1, 8, 8),
-            "example must be a batch: tensors of one length, at least 1. Got input of shape "
-            "(0, 1, 8, 8).",
-        ),
-        (
-            (torch.zeros(2, 1, 8, 8), torch.zeros(3)),
-            "example must be a batch: tensors of one length, at least 1. Got input_0 of shape "
-            "(2, 1, 8, 8), input_1 of shape (3,).",
-        ),
-        (
-            torch.tensor(1.0),
-            "example must be a batch: tensors of one length, at least 1. Got input of shape ().",
-        ),
-        (
-            "images",
-            "example must be a tensor, a tuple of the network's inputs or a dict of its keyword "
-            "inputs, got str without a tensor.",
-        ),
-        (
-            (torch.zeros(2, 1, 8, 8), [torch.zeros(2)]),
-            "example must be a tensor, a tuple of the network's inputs or a dict of its keyword "
-            "inputs, got list inside tuple.",
-        ),
-        (
-            torch.full((2, 1, 8, 8), torch.nan),
-            "X has 2 rows with NaN or inf (rows 0, 1). Drop or repair them first.",
-        ),
+        (torch.zeros(2, 3, 8, 8), "cannot take the example (input of shape (2, 3, 8, 8)): Given"),
+        (torch.zeros(0, 1, 8, 8), "at least 1. Got input of shape (0, 1, 8, 8)"),
+        ((torch.zeros(2, 1, 8, 8), torch.zeros(3)), "tensors of one length"),
+        (torch.tensor(1.0), "Got input of shape ()"),
+        ("images", "got str without a tensor"),
+        ((torch.zeros(2, 1, 8, 8), [torch.zeros(2)]), "got list inside tuple"),
+        (torch.full((2, 1, 8, 8), torch.nan), "2 rows with NaN or inf"),
     ],
 )
-def test_examples_that_are_none(example, message, images):
+def test_invalid_examples_are_rejected(example, phrase, images):
     model = wrapped(Net()).fit([images])
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
         model.export(example)
 
 
-def test_a_model_that_has_seen_no_input_asks_for_one(images):
+def test_a_model_that_has_seen_no_inputs_needs_an_example(images):
     field = wrapped(Net()).fit([images]).field
-    message = (
-        "This wrapped model has seen no input yet: its field was fitted elsewhere. Pass "
-        "example=<a batch of the network's inputs>."
-    )
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(QIPFInputError, match="Pass example="):
         qipf.wrap(Net(), field=field).export()
 
 
-def test_unfitted_is_refused(images):
-    with pytest.raises(QIPFNotFittedError, match="^There is nothing to export yet: fit the field"):
-        qipf.wrap(Net()).export(images)
+def test_what_is_no_rule_is_rejected(images):
+    with pytest.raises(QIPFInputError, match="rule must be an AcceptRule"):
+        wrapped(Net()).fit([images]).export(rule=0.5)
 
 
-def test_a_rule_is_a_rule(digits):
-    message = "rule must be an AcceptRule, as qipf.accept_rule makes, got float."
-    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
-        digits[0].export(rule=0.5)
+def test_a_rule_of_the_whole_field_does_not_hold_for_the_condensed_one():
+    field = qipf.QIPF(orders=(1,)).fit(make_logits(100).numpy())
+    rule = qipf.accept_rule(field.uncertainty(field.centers_), [False] * 100, max_risk=0.1)
+    model = qipf.wrap(nn.Linear(3, 10), field=field)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        model.export(torch.randn(2, 3), rule=rule, max_centers=50)
+    (warning,) = [w for w in warned if w.category is QIPFWarning]
+    assert "100 centres, and the file has 50" in str(warning.message)
+    assert warning.filename == __file__

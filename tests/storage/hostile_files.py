@@ -205,7 +205,7 @@ def shortened(data, random):
 def other_version(data, random):
     """What one version holds under the number of another, and signed again."""
     forge = Forge(data)
-    forge.header["format_version"] = int(random.integers(1, 5))
+    forge.header["format_version"] = int(random.integers(1, 6))
     parameters = forge.header.get("parameters")
     if isinstance(parameters, dict) and random.random() < 0.5:  # with the other's parameters
         given = parameters.pop("reduction", None)
@@ -263,11 +263,14 @@ def field_loaded(field):
 
 
 def layers_loaded(path):
-    assert describe(path)["kind"] == "layers"  # checks as loading does
+    assert describe(path)[0]["kind"] == "layers"  # checks as loading does
     with told_apart("The network has no layer"):
-        scores = qipf.load(path, layered_network(), check=False).uncertainty(torch.ones(3, 4))
-        assert scores.shape == (3,)
-        assert bool(torch.isfinite(scores).all())
+        model = qipf.load(path, layered_network(), check=False)
+        found = model(torch.ones(3, 4))
+        assert found.uncertainty.shape == (3,)
+        assert bool(torch.isfinite(found.uncertainty).all())
+        assert model.calibration_ is None or bool((found.p_value > 0).all())
+        assert model.rule_ is None or found.accepted.dtype == torch.bool
 
 
 watched = functools.cache(watched_field)
@@ -279,7 +282,7 @@ def monitor_loaded(path):
     watch = Watch(monitor, LineSource(None), None, print, print)
     assert watch.monitor is monitor
     before = monitor.seen
-    for verdict in (monitor.verdict(), monitor.update([0.1, np.nan, 1e300, 0.5])):
+    for verdict in (monitor.verdict(), monitor.update_scores([0.1, np.nan, 1e300, 0.5])):
         assert 0 <= verdict.p_value <= 1
         assert not math.isnan(verdict.log_evidence)
         assert 0 <= verdict.abstained <= verdict.seen

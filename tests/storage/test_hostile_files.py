@@ -44,7 +44,7 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
 
 
 def test_the_same_seed_gives_the_same_mutations():
-    for name in ("weighted-v3", "layers-v3", "condensed-v3", "monitor-v1"):
+    for name in ("weighted-v3", "layers-v4", "condensed-v3", "monitor-v2"):
         data = (STORED / f"{name}.qipf").read_bytes()
         for mutate in dict.fromkeys(MUTATIONS):
             one, two = (mutate(data, np.random.default_rng(3)) for _ in range(2))

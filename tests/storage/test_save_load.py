@@ -1,27 +1,36 @@
-"""Saved fields and models come back to the last bit; nothing else comes in."""
+"""save, load and describe: what belongs together, every format version, files that are none."""
 
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save
 from torch import nn
 
 import qipf
-from qipf import QIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.field.state import FITTED
-from qipf.storage.save_load import describe, fingerprint, load_field
+from qipf import QIPF, QIPFFileError, QIPFInputError
+from qipf.network.forward import fingerprint
+from qipf.storage.save_load import describe, load_field
 from tests.conftest import make_logits
-from tests.storage.forged_files import changed, saved
+from tests.storage.forged_files import Forge, changed, saved
+from tests.stored.write_files import calibrated, layered_network, network
 
+STORED = Path(__file__).parents[1] / "stored"
 QUERIES = make_logits(50, seed=5).numpy()
 
 
 @pytest.fixture(scope="module")
-def weighted():
-    """A field whose centres carry weights and stand for more rows than there are centres."""
-    return QIPF(max_centers=40, reduction="coreset", bandwidth=3.0).fit(make_logits(300).numpy())
+def field():
+    return calibrated()
+
+
+@pytest.fixture(scope="module")
+def valid(field, tmp_path_factory):
+    return saved(field, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -34,67 +43,7 @@ def inputs(count=60, seed=0):
     return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def same(one, other, queries=QUERIES):
-    for scores in ("uncertainty", "modes", "potential", "log_density", "decision_function"):
-        np.testing.assert_array_equal(
-            getattr(one, scores)(queries), getattr(other, scores)(queries)
-        )
-
-
-# ---------------------------------------------------------------------- round trips
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {},
-        {"max_centers": 30},
-        {"max_centers": 30, "reduction": "random", "engine": "reference"},
-        {"bandwidth": "silverman", "orders": [2, 5], "softening": 0.1, "contamination": 0.2},
-        {"bandwidth": 2.5, "random_state": None, "device": "cpu"},
-    ],
-)
-def test_a_field_comes_back_to_the_last_bit(tmp_path, dtype, parameters):
-    train = make_logits(200).numpy().astype(dtype)
-    field = QIPF(**parameters).fit(train, train.argmax(1))
-    qipf.save(field, tmp_path / "field.qipf")
-    loaded = qipf.load(tmp_path / "field.qipf")
-    same(field, loaded, QUERIES.astype(dtype))
-    expected = {**field.get_params(), "orders": tuple(field.orders)}
-    assert loaded.get_params() == expected
-    for name in (*field.learned, "n_features_in_", "n_samples_seen_"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(field, name))
-    assert loaded.centers_.dtype == dtype
-
-
-def test_the_file_holds_everything_a_field_learns():
-    assert {f"{name}_" for name in FITTED} | {"centers_", "log_weights_"} == (
-        set(QIPF().learned) | {"n_samples_seen_"}
-    )
-
-
-def test_the_same_field_gives_the_same_bytes(tmp_path, weighted):
-    qipf.save(weighted, tmp_path / "a")
-    qipf.save(qipf.load(tmp_path / "a"), tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_column_names_come_back(tmp_path):
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(make_logits(60).numpy(), columns=[f"class {k}" for k in range(10)])
-    qipf.save(QIPF(bandwidth=3.0).fit(frame), tmp_path / "field.qipf")
-    loaded = qipf.load(tmp_path / "field.qipf")
-    assert loaded.feature_names_in_.tolist() == list(frame.columns)
-    with pytest.raises(QIPFInputError, match="feature names"):
-        loaded.uncertainty(frame[frame.columns[::-1]])
-
-
-def test_a_field_still_being_built_is_saved_as_it_stands(tmp_path):
-    rows = make_logits(100).numpy()
-    field = QIPF(bandwidth=3.0).partial_fit(rows[:50]).partial_fit(rows[50:])
-    qipf.save(field, tmp_path / "field.qipf")
-    same(QIPF(bandwidth=3.0).fit(rows), qipf.load(tmp_path / "field.qipf"))
+# ---------------------------------------------------------------------- networks
 
 
 @pytest.mark.parametrize("layer", [None, "1"])
@@ -112,17 +61,32 @@ def test_a_wrapped_model_comes_back_around_its_network(tmp_path, net, layer):
     )
 
 
-def test_another_networks_field_is_refused_unless_told_otherwise(tmp_path, net):
-    qipf.save(qipf.wrap(net).fit(inputs().split(20)), tmp_path / "model.qipf")
+def test_weights_of_another_network_are_rejected_unless_check_is_false(tmp_path, net):
+    path = tmp_path / "model.qipf"
+    qipf.save(qipf.wrap(net).fit(inputs().split(20)), path)
     other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    with pytest.raises(QIPFFileError) as refused:
-        qipf.load(tmp_path / "model.qipf", other)
-    assert str(refused.value) == (
-        f"{tmp_path / 'model.qipf'} belongs to another network: fitted with weights "
-        f"{fingerprint(net)}, this network has {fingerprint(other)}. Load the weights it was "
-        "fitted with, or pass check=False."
-    )
-    assert qipf.load(tmp_path / "model.qipf", other, check=False).net is other
+    with pytest.raises(QIPFFileError, match="belongs to another network") as rejected:
+        qipf.load(path, other)
+    assert fingerprint(net) in str(rejected.value)
+    assert fingerprint(other) in str(rejected.value)
+    loaded = qipf.load(path, other, check=False)
+    assert loaded.net is other
+    assert "not recorded" in loaded.summary()
+
+
+def test_layers_of_another_network_are_rejected():
+    path = STORED / "layers-v4.qipf"
+    other = layered_network()
+    with torch.no_grad():
+        other[0].bias += 1
+    with pytest.raises(QIPFFileError, match="belongs to another network"):
+        qipf.load(path, other)
+    assert qipf.load(path, other, check=False).uncertainty(inputs(3)).shape == (3,)
+    with pytest.raises(QIPFInputError, match="The network has no layer '2'"):
+        qipf.load(path, nn.Sequential(nn.Linear(4, 3)), check=False)
+    wider = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3), nn.Tanh(), nn.Linear(3, 3))
+    with pytest.raises(QIPFInputError, match="gives 9 numbers and the network 3 logits"):
+        qipf.load(path, wider, check=False)(inputs(3))
 
 
 def test_a_fingerprint_is_of_the_weights_and_buffers():
@@ -134,56 +98,145 @@ def test_a_fingerprint_is_of_the_weights_and_buffers():
     assert fingerprint(net) != before
 
 
-def test_net_and_file_must_belong_together(tmp_path, net, weighted):
-    qipf.save(weighted, tmp_path / "field.qipf")
-    with pytest.raises(QIPFInputError, match="holds a field alone"):
-        qipf.load(tmp_path / "field.qipf", net)
-    qipf.save(qipf.wrap(net).fit(inputs().split(20)), tmp_path / "model.qipf")
-    with pytest.raises(QIPFInputError, match=r"Pass its network: qipf\.load\(path, net\)"):
-        qipf.load(tmp_path / "model.qipf")
+@pytest.mark.parametrize("kind", ["model", "layers"])
+def test_models_of_a_network_need_it(kind):
+    path = STORED / f"{kind}-v4.qipf"
+    with pytest.raises(QIPFInputError, match=r"qipf\.load\(path, net\)"):
+        qipf.load(path)
+    with pytest.raises(QIPFInputError, match=r"torch\.nn\.Module, got str"):
+        qipf.load(path, "lenet")
 
 
-def test_describe_tells_what_is_inside(tmp_path, weighted):
-    qipf.save(weighted, tmp_path / "field.qipf")
-    told = describe(tmp_path / "field.qipf")
-    assert told["format_version"] == 3
-    assert told["library_version"] == qipf.__version__
-    assert (told["kind"], told["network"], told["weighted"]) == ("field", None, True)
-    assert told["centers"] == {"count": 40, "dimension": 10}
-    assert told["fitted"]["n_samples_seen"] == 300
-    assert told["parameters"]["bandwidth"] == 3.0
-    assert json.loads(json.dumps(told)) == told
+@pytest.mark.parametrize(("kind", "held"), [("field", "a field"), ("rule", "an accept rule")])
+def test_fields_and_rules_have_no_network(kind, held, net):
+    with pytest.raises(QIPFInputError, match=f"holds {held}.*without net"):
+        qipf.load(STORED / f"{kind}-v4.qipf", net)
+
+
+def test_only_files_with_a_field_give_a_field():
+    assert type(load_field(STORED / "model-v4.qipf")) is QIPF
+    with pytest.raises(QIPFFileError, match="holds an accept rule, not a field"):
+        load_field(STORED / "rule-v4.qipf")
+    with pytest.raises(QIPFInputError, match="the fields of a network's layers"):
+        load_field(STORED / "layers-v4.qipf")
+
+
+# ---------------------------------------------------------------------- every format version
+
+KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condensed")
+
+
+def test_every_kind_of_every_version_has_its_file():
+    names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4)}
+    assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2"}
+    for version in (3, 4):
+        assert load_field(STORED / f"field-v{version}.qipf").log_weights_ is None
+        assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
+        rule = load_field(STORED / f"calibrated-v{version}.qipf").rule_
+        assert qipf.load(STORED / f"rule-v{version}.qipf") == rule
+        model = qipf.load(STORED / f"model-v{version}.qipf", network())
+        assert model(torch.zeros(1, 4)).accepted is None
+    layered = qipf.load(STORED / "layers-v4.qipf", layered_network())
+    assert 0 < layered.rule_.accepted < layered.rule_.held_out
+    assert layered.detection_.count == 400
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.npz")), ids=lambda path: path.stem)
+def test_fields_score_as_when_they_were_written(path):
+    field = load_field(path.with_suffix(".qipf"))
+    with np.load(path) as expected:
+        assert_scores(field, expected, expected["queries"])
+
+
+@pytest.mark.parametrize("path", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
+def test_layered_models_score_as_when_they_were_written(path):
+    model = qipf.load(path.with_suffix(".qipf"), layered_network())
+    expected = json.loads(path.read_text())
+    assert_scores(model, expected, torch.tensor(expected["queries"]))
+
+
+def assert_scores(model, expected, queries):
+    # equal to the last bit on the machine that wrote them, and nearly so on others
+    np.testing.assert_allclose(
+        model.uncertainty(queries), expected["uncertainty"], rtol=1e-4, atol=1e-5
+    )
+    if "accepted" in expected:
+        np.testing.assert_allclose(model.p_values(queries), expected["p_values"], atol=1e-9)
+        np.testing.assert_array_equal(model.accepts(queries), expected["accepted"])
+    else:
+        assert model.rule_ is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_the_older_format_is_written_in_the_present_one(kind, tmp_path):
+    net = network() if kind == "model" else layered_network()
+    needed = (net,) if kind in ("model", "layers", "condensed") else ()
+    found = qipf.load(STORED / f"{kind}-v3.qipf", *needed)
+    qipf.save(found, tmp_path / "new.qipf")
+    assert describe(tmp_path / "new.qipf")[0]["format_version"] == 4
+    again = qipf.load(tmp_path / "new.qipf", *needed)
+    assert str(again) == str(found) if kind == "rule" else again.digest() == found.digest()
+
+
+# ---------------------------------------------------------------------- description
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "layers-v3"])
+def test_describe_gives_header_and_text(kind):
+    path = STORED / (f"{kind}.qipf" if "-" in kind else f"{kind}-v4.qipf")
+    header, text = describe(path)
+    assert json.loads(json.dumps(header)) == header
+    assert header["bytes"] == path.stat().st_size
+    assert text.splitlines()[0].startswith("kind          ")
+    assert text.splitlines()[-1].startswith(f"written by    qipf {header['library_version']}, ")
+
+
+def test_describe_lists_arrays_calibration_and_rule(field, tmp_path):
+    qipf.save(field, tmp_path / "field.qipf")
+    header, text = describe(tmp_path / "field.qipf")
+    assert header["library_version"] == qipf.__version__
+    assert (header["kind"], header["network"], header["format_version"]) == ("field", None, 4)
+    assert header["arrays"]["centers"] == ["float32", 120, 10]
+    assert header["arrays"]["calibration"] == ["float64", 280]
+    assert header["rule"]["threshold"] == field.rule_.threshold
+    assert header["fitted"]["n_samples_seen"] == 120
+    assert text.startswith(field.summary())
+    rule, text = describe(STORED / "rule-v4.qipf")
+    assert (rule["kind"], rule["arrays"]) == ("rule", {})
+    assert str(qipf.load(STORED / "rule-v4.qipf")) in text
+
+
+def test_describe_lists_layers():
+    header, text = describe(STORED / "layers-v4.qipf")
+    assert [(layer["layer"], layer["side"]) for layer in header["layers"]] == [
+        ("2", "input"), ("4", "input"),
+    ]  # fmt: skip
+    for phrase in ("2 (input), weight ", "40 centres", "3 numbers projected to 3", "Accept"):
+        assert phrase in text
+    assert "weighted centres" in describe(STORED / "condensed-v4.qipf")[1]
 
 
 # ---------------------------------------------------------------------- writing
 
 
-def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path, net, weighted):
+def test_what_cannot_be_saved_is_rejected_before_anything_is_written(tmp_path, net, field):
     target = tmp_path / "field.qipf"
-    with pytest.raises(QIPFNotFittedError, match="There is nothing to save yet"):
-        qipf.save(QIPF(), target)
-    with pytest.raises(
-        QIPFInputError, match="Only a QIPF field, a wrapped model or an accept rule"
-    ):
+    with pytest.raises(QIPFInputError, match="can be saved, got dict"):
         qipf.save({"centers": 1}, target)
     model = qipf.wrap(net, "1", pooling=lambda output: output).fit(inputs().split(20))
-    with pytest.raises(QIPFInputError, match="pooling is a function, which a file cannot hold"):
+    with pytest.raises(QIPFInputError, match="pooling is a function"):
         qipf.save(model, target)
-    seeded = QIPF(bandwidth=3.0, random_state=np.random.RandomState(0)).fit(QUERIES)
-    with pytest.raises(QIPFInputError, match="random_state is a RandomState"):
-        qipf.save(seeded, target)
-    with pytest.raises(QIPFFileError, match="more than 256 orders, or one above 1000"):
-        qipf.save(QIPF(orders=[1001], bandwidth=3.0).fit(QUERIES), target)
-    with pytest.raises(QIPFInputError, match="is a folder; name a file in it"):
-        qipf.save(weighted, tmp_path)
-    with pytest.raises(QIPFInputError, match="There is no folder"):
-        qipf.save(weighted, tmp_path / "nowhere" / "field.qipf")
+    for saved_thing in (field, field.rule_):
+        with pytest.raises(QIPFInputError, match="is a folder"):
+            qipf.save(saved_thing, tmp_path)
+        with pytest.raises(QIPFInputError, match="There is no folder"):
+            qipf.save(saved_thing, tmp_path / "nowhere" / "field.qipf")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_crash_while_writing_leaves_the_old_file(tmp_path, weighted, monkeypatch):
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, field, monkeypatch):
     target = tmp_path / "field.qipf"
-    qipf.save(weighted, target)
+    qipf.save(field, target)
     before = target.read_bytes()
 
     def full(_handle):
@@ -196,23 +249,74 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, weighted, monkeypat
     assert list(tmp_path.iterdir()) == [target]
 
 
-# ---------------------------------------------------------------------- forged but sound
+# ---------------------------------------------------------------------- files that are none
 
 
-@pytest.fixture(scope="module")
-def valid(weighted, tmp_path_factory):
-    return saved(weighted, tmp_path_factory)
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it is cut short"),
+        (b"PK\x03\x04 a zip file, say", "it is cut short"),
+        ((2**23).to_bytes(8, "little") + bytes(2**23), "its header claims 8388608 bytes"),
+        ((2).to_bytes(8, "little") + b"{}", "it was not written by qipf.save"),
+        ((2).to_bytes(8, "little") + b"[]", "its header is not a JSON object"),
+        ((20000).to_bytes(8, "little") + b"[" * 20000, "its header is not JSON"),
+        ((3).to_bytes(8, "little") + b"NaN", "its header is not JSON"),
+        (save({str(i): np.zeros(1) for i in range(5000)}, {"qipf": "{}"}), "it holds 5000 arrays"),
+    ],
+)
+def test_other_files_are_rejected(tmp_path, data, reason):
+    path = tmp_path / "other.qipf"
+    path.write_bytes(data)
+    with pytest.raises(QIPFFileError, match=re.escape(f"{path} cannot be read: {reason}")):
+        qipf.load(path)
 
 
-def test_a_forged_but_sound_file_is_read(tmp_path, valid, weighted):
-    (tmp_path / "forged").write_bytes(changed(valid, "library_version", value="9.9"))
-    same(qipf.load(tmp_path / "forged"), weighted)
+def test_a_missing_file_is_rejected(tmp_path):
+    with pytest.raises(QIPFFileError, match=re.escape(f"There is no file {tmp_path / 'no.qipf'}.")):
+        qipf.load(tmp_path / "no.qipf")
 
 
-def test_a_device_that_is_not_here_becomes_auto(tmp_path, valid, weighted):
+def test_a_flipped_bit_is_damage(tmp_path, valid):
+    data = bytearray(valid)
+    data[-5] ^= 1
     path = tmp_path / "field.qipf"
-    path.write_bytes(changed(valid, "parameters", "device", value="cuda:77"))
-    with pytest.warns(QIPFWarning, match="was to be computed on 'cuda:77', which is not to be had"):
-        loaded = qipf.load(path)
-    assert loaded.device == "auto"
-    same(loaded, weighted)
+    path.write_bytes(data)
+    with pytest.raises(QIPFFileError, match="is damaged: its content does not match its digest"):
+        qipf.load(path)
+
+
+def test_pipes_and_folders_are_rejected_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe.qipf")  # that nobody writes to
+    for path, message in [
+        (tmp_path, "is a folder"),
+        (tmp_path / "pipe.qipf", "is a pipe or a device"),
+        (tmp_path / ("x" * 300), "File name too long"),
+    ]:
+        with pytest.raises(QIPFFileError, match=message):
+            qipf.load(path)
+
+
+@pytest.mark.parametrize("number", [b"1.000", b"1e999"])
+def test_a_file_without_a_digest_is_damaged(tmp_path, valid, number):
+    """Even if it could have none, because JSON does not define the infinity that it holds."""
+    forge = Forge(valid)
+    forge.header["fitted"]["offset"] = "a number"
+    del forge.header["digest"]
+    path = tmp_path / "forged.qipf"
+    path.write_bytes(forge.data(signed=False).replace(b'\\"a number\\"', number + b" " * 7, 1))
+    assert number in path.read_bytes()
+    with pytest.raises(QIPFFileError, match="is damaged"):
+        qipf.load(path)
+
+
+def test_a_name_that_no_file_can_have_is_rejected(field):
+    for use in (qipf.load, lambda path: qipf.save(field, path)):
+        with pytest.raises(QIPFFileError, match="No file can have the name"):
+            use("a\0b")
+
+
+def test_the_version_of_the_library_does_not_matter(tmp_path, valid, field):
+    (tmp_path / "forged").write_bytes(changed(valid, "library_version", value="9.9"))
+    loaded = qipf.load(tmp_path / "forged")
+    np.testing.assert_array_equal(loaded.uncertainty(QUERIES), field.uncertainty(QUERIES))

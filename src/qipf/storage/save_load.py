@@ -75,19 +75,19 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
     net : for a wrapped model or a `LayeredQIPF`, the network it was fitted with.
     check : raise if the network's weights are not those the model was fitted with.
     """
+    if net is not None and not isinstance(net, nn.Module):
+        raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
     found = _read(path, net)
     if not isinstance(found, NetworkModel):
         if net is not None:
-            kind = "an accept rule" if isinstance(found, AcceptRule) else "a field"
+            held = KINDS["rule" if isinstance(found, AcceptRule) else "field"]
             raise QIPFInputError(
-                f"{path} holds {kind} alone, without a network's fingerprint. Load it without net; "
-                "put a field around a network with qipf.wrap(net, field=field)."
+                f"{path} holds {held} and belongs to no network. Load it without net; to put a "
+                "field around a network: qipf.wrap(net, field=field)."
             )
         return found
     if net is None:
         raise _needs_network(path, found)
-    if not isinstance(net, nn.Module):
-        raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
     if not check:
         found.fitted_with = None
     elif fingerprint(net) != found.fitted_with:
