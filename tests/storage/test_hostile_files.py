@@ -38,9 +38,9 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
     assert kinds == {
         "field", "weighted", "model", "layers", "condensed", "calibrated", "rule", "monitor",
     }  # fmt: skip
-    for name in told["files"]:  # both endings were tried, on every kind of file
-        assert told["endings"][f"{name} loaded"] >= 20
-        assert told["endings"][f"{name} refused"] >= 400
+    for name in told["files"]:  # both endings occurred, on every file
+        assert told["endings"][f"{name} loaded"] >= 10
+        assert told["endings"][f"{name} refused"] >= 250
 
 
 def test_the_same_seed_gives_the_same_mutations():
