@@ -87,11 +87,11 @@ def replaced_column(table, name, values):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda t: t.drop_columns(["logit_3"]), "it has no column 'logit_3'"),
-        (lambda t: t.append_column("x", t["id"]), "it has an additional column 'x'"),
+        (lambda t: t.drop_columns(["logit_3"]), "its column 'logit_3' is missing"),
+        (lambda t: t.append_column("x", t["id"]), "its column 'x' is string, not missing"),
         (
             lambda t: replaced_column(t, "count", t["count"].cast(pa.int64())),
-            "its column 'count' holds int64, not int16",
+            "its column 'count' is int64, not int16",
         ),
     ],
 )

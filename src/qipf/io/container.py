@@ -35,12 +35,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def encode(header: Mapping[str, Any], arrays: Arrays) -> bytes:
-    """The bytes of a file; the same content gives the same bytes.
-
-    >>> header, arrays = decode(encode({"kind": "test"}, {"x": np.zeros((2, 3))}), "x.qipf")
-    >>> header, arrays["x"].shape
-    ({'kind': 'test'}, (2, 3))
-    """
+    """The bytes of a file; the same content gives the same bytes."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     signed = {**header, "digest": content_digest(header, arrays)}
     return safetensors.numpy.save(arrays, {_KEY: _canonical(signed)})

@@ -1,12 +1,4 @@
-"""Charts of a page as data; the page's own script draws them.
-
->>> chart = Chart(
-...     "ROC-AUC by angle", Axis("angle"), Axis("ROC-AUC", 0, 1),
-...     [Series("qipf", [0, 30, 60], [0.95, 0.8, 0.6])],
-... )
->>> chart_spec(chart)["views"][""]["series"]
-[{'name': 'qipf', 'y': [0.95, 0.8, 0.6]}]
-"""
+"""Charts of a page as data; the page's own script draws them."""
 
 from __future__ import annotations
 
@@ -126,11 +118,7 @@ def chart_spec(
 def choices(
     items: Iterable[tuple[str, ...]], labels: Sequence[str], texts: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Options of each selection box: the parts of the keys at its place, with their texts.
-
-    >>> choices([("a", "x"), ("a", "y")], ["First", "Second"], {"x": "an X"})
-    {'First': {'a': 'a'}, 'Second': {'x': 'an X', 'y': 'y'}}
-    """
+    """Options of each selection box: the parts of the keys at its place, with their texts."""
     columns = zip(*items, strict=True)
     return {
         label: {part: texts.get(part, part) for part in column}
@@ -172,12 +160,7 @@ def histogram_chart(
     title: str,
     label: str = "uncertainty",
 ) -> Chart:
-    """Histograms of the uncertainty of right and of wrong predictions (see `grouped_histogram`).
-
-    >>> chart = histogram_chart([0.0, 1.0, 1.0], [False, False, True], "two right, one wrong")
-    >>> [(s.name, float(np.sum(s.y))) for s in chart.series]
-    [('right (2)', 1.0), ('wrong (1)', 1.0)]
-    """
+    """Histograms of the uncertainty of right and of wrong predictions (see `grouped_histogram`)."""
     scores, errors = np.asarray(uncertainty, np.float64), np.asarray(wrong).astype(bool)
     groups = {"right": (scores[~errors], RIGHT), "wrong": (scores[errors], WRONG)}
     return grouped_histogram(groups, title, label)

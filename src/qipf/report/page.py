@@ -2,10 +2,6 @@
 
 A page is a title, a lead and sections. Each section is a macro of a template, rendered with
 autoescape on. Style and script are inlined, and the content security policy forbids every request.
-
->>> page = page_html("A page", [Section("Hello", render("blocks.html", "code", text="2 < 3"))])
->>> "2 &lt; 3" in page
-True
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -107,7 +104,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": format, "percent": percent}
+    environment.filters |= {"number": format, "percent": percent, "median": median}
     environment.globals |= {"choices": choices, "missing_text": MISSING}
     environment.policies["json.dumps_kwargs"] = {
         "ensure_ascii": False, "allow_nan": False, "separators": (",", ":"),

@@ -80,13 +80,7 @@ _OTHERS = tuple(LOOKS.values())
 
 
 def look_of(name: str) -> Look:
-    """The look of a method; that of a user's own method depends only on its name.
-
-    >>> look_of("ensemble").color == look_of("ensemble_entropy").color
-    True
-    >>> look_of("mine") == look_of("mine")
-    True
-    """
+    """The look of a method; that of a user's own method depends only on its name."""
     if name in LOOKS:
         return LOOKS[name]
     # not hash(): it differs from one run of Python to the next

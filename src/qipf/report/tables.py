@@ -82,9 +82,9 @@ class Row:
 
     def text(self, method: str) -> str:
         """Our cell as text: mean, deviation if there are several levels, and mark."""
-        cell = self.ours.get(method)
-        if cell is None:
+        if method not in self.ours:
             return MISSING
+        cell = self.ours[method]
         deviation = f" ± {cell.std:.3f}" if self.levels > 1 else ""
         return f"{cell.mean:.3f}{deviation}{self.mark(method)}"
 
@@ -186,9 +186,6 @@ def select_methods(measured: Iterable[str], wanted: str | Sequence[str] = "all")
     """Methods to show: all that were measured (the paper's first), the paper's, or those named.
 
     ``"paper"`` selects all methods if none of the paper's was measured.
-
-    >>> select_methods(["entropy", "qipf"]), select_methods(["entropy", "qipf"], "paper")
-    (['qipf', 'entropy'], ['qipf'])
     """
     known = set(measured)
     order = [name for name in dict.fromkeys([*PAPER_METHODS, *METHODS]) if name in known]

@@ -7,7 +7,6 @@ import math
 import sys
 from dataclasses import dataclass
 
-from qipf.calibration.conformal import Calibration
 from qipf.calibration.quantization import highest, rounded
 from qipf.field.estimator import QIPF
 
@@ -44,26 +43,15 @@ def outlier_limit(field: QIPF) -> Limit:
     Without a calibration the limit is that of `predict`: the :math:`1 - \alpha` quantile of the
     training rows. These score low because the field was fitted on them, so that a larger share of
     new rows lies above it.
-
-    >>> import numpy as np
-    >>> field = QIPF(contamination=0.2).fit(np.random.default_rng(0).normal(size=(100, 2)))
-    >>> field.calibration_ = Calibration(np.arange(1.0, 10.0))
-    >>> 8.0 < outlier_limit(field).above < 8.001
-    True
     """
     share, held_out = float(field.contamination), field.calibration_
     if held_out is None:
         return Limit(-float(field.offset_), share, None)
-    return Limit(_above(held_out, share), share, len(held_out))
-
-
-def _above(held_out: Calibration, share: float) -> float:
     n = len(held_out)
-    # an outlier has at most so many held-out scores at least as high as its own
-    most = math.floor(share * (n + 1)) - 1
-    if most < 0:
-        return math.inf
-    return highest(float(rounded(held_out.scores[n - 1 - most : n - most])[0]))
+    # an outlier has fewer held-out scores than this at least as high as its own
+    fewer = math.floor(share * (n + 1))
+    above = highest(float(rounded(held_out.scores[[n - fewer]])[0])) if fewer else math.inf
+    return Limit(above, share, n)
 
 
 def with_limit(field: QIPF, limit: Limit) -> QIPF:

@@ -37,11 +37,7 @@ class Provenance:
     input: str = ""
 
     def differences(self, other: Provenance) -> list[str]:
-        """Names of what differs from another provenance.
-
-        >>> Provenance("1.0", "a", "b", "c").differences(Provenance("1.1", "a", "b", "d"))
-        ['version', 'input']
-        """
+        """Names of what differs from another provenance."""
         theirs = asdict(other)
         return [name for name, value in asdict(self).items() if value != theirs[name]]
 

@@ -156,16 +156,11 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 def _require_same(source: Path, schema: Any, first: Shard) -> None:
     types, others = (dict(zip(s.names, s.types, strict=True)) for s in (schema, first.schema))
-    if types == others:
-        return
-    name = next(name for name in [*others, *types] if types.get(name) != others.get(name))
-    if name not in types:
-        reason = f"it has no column {name!r}"
-    elif name not in others:
-        reason = f"it has an additional column {name!r}"
-    else:
-        reason = f"its column {name!r} holds {types[name]}, not {others[name]}"
-    raise QIPFInputError(
-        f"{source} differs from {first.source}: {reason}. Shards of one folder must have one "
-        "schema; score others as a folder of their own."
-    )
+    for name in {**others, **types}:
+        found, expected = (str(each.get(name, "missing")) for each in (types, others))
+        if found != expected:
+            raise QIPFInputError(
+                f"{source} differs from {first.source}: its column {name!r} is {found}, not "
+                f"{expected}. Shards of one folder must have one schema; score others as a folder "
+                "of their own."
+            )

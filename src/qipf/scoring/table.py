@@ -133,10 +133,6 @@ def steady_results(
     tiles are not. So the block is cut into whole tiles, the last one padded with copies of a row,
     whose scores are dropped. Only rows that float32 does not resolve, which the engine collects and
     computes once more, may still differ in the last digits of float64 from block to block.
-
-    >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(100, 2)))
-    >>> steady_results(field, np.zeros((3, 2)), modes=False)["uncertainty"].shape
-    (3,)
     """
     parts = [_results(field, piece, modes) for piece in _whole_tiles(logits)]
     if not parts:

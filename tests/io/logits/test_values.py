@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qipf import QIPFInputError
 from qipf.io.logits.reading import read_table
-from qipf.io.logits.values import is_number, parse_number
+from qipf.io.logits.values import as_floats, is_number, look_like_probabilities, parse_number
 from qipf.monitor.parsing import LineParser
 
 
@@ -36,3 +37,17 @@ def test_score_and_monitor_reject_the_same_text(tmp_path, text):
     for spelled in (text, f'"{text}"'):
         parsed = LineParser(2, "x").parse([b"logit_0,logit_1", b"1,2", f"{spelled},2".encode()])
         assert parsed.bad == [(2, f"{text!r} is not a number")]
+
+
+def test_small_floats_become_float32_and_other_numbers_float64():
+    for kind in (np.float16, np.float32):
+        assert as_floats(np.zeros((1, 2), kind)).dtype == np.float32
+    for kind in (np.float64, np.int64, np.uint8):
+        assert as_floats(np.zeros((1, 2), kind)).dtype == np.float64
+
+
+def test_probabilities_are_recognised():
+    rows = np.array([[0.9, 0.1], [0.25, 0.75]])
+    assert look_like_probabilities(rows)
+    for other in (np.log(rows), rows[:, :1], rows[:0], 2 * rows):
+        assert not look_like_probabilities(other)

@@ -12,6 +12,8 @@ def test_levels_by_severity():
 def test_texts_of_levels():
     assert level_text("unknown", 3.0) == "3"
     assert condition_text("unknown", 3.0) == "unknown, 3"
+    assert condition_text("rotation", 30.0) == "rotation, 30 degrees"
+    assert condition_text("none", 0.0) == "clean"
 
 
 def test_factors_have_a_logarithmic_axis():

@@ -28,13 +28,6 @@ _TYPES = {
 
 
 def detect_binary(file: BinaryIO) -> FileType | None:
-    """The type of a file, open at its start, that is not text; None if it is not known.
-
-    >>> import io
-    >>> detect_binary(io.BytesIO(b"\\x1f\\x8b\\x08"))
-    FileType(what='compressed (gzip)', unpack='zcat')
-    >>> detect_binary(io.BytesIO(b"PAR1,PAR2\\n1.5,2")) is None
-    True
-    """
+    """The type of a file, open at its start, that is not text; None if it is not known."""
     head = file.read(16)
     return next((found for pattern, found in _TYPES.items() if re.match(pattern, head)), None)

@@ -57,18 +57,10 @@ def checked_block(
 
 
 def rows_per_block(dimension: int) -> int:
-    """Number of rows of this length in a block.
-
-    >>> rows_per_block(10), rows_per_block(1000)
-    (32768, 4194)
-    """
+    """Number of rows of this length in a block."""
     return max(1, min(ROWS_PER_BLOCK, NUMBERS_PER_BLOCK // max(1, dimension)))
 
 
 def row_from(start: int, of: str = "") -> Callable[[int], str]:
-    """Describe the rows of a block whose first row is row `start` of the file.
-
-    >>> row_from(100)(5)
-    'row 105'
-    """
+    """Describe the rows of a block whose first row is row `start` of the file."""
     return lambda row: f"row {start + row}{of}"

@@ -32,11 +32,7 @@ def parse_number(text: str | bytes) -> float:
 
 
 def is_number(text: str | bytes) -> bool:
-    """Whether `parse_number` can read the text.
-
-    >>> is_number("1e-3"), is_number("one")
-    (True, False)
-    """
+    """Whether `parse_number` can read the text."""
     try:
         parse_number(text)
     except ValueError:
@@ -45,11 +41,7 @@ def is_number(text: str | bytes) -> bool:
 
 
 def as_floats(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert numbers to float32 if they are floats of at most 32 bits, else to float64.
-
-    >>> as_floats(np.array([1, 2])).dtype, as_floats(np.zeros(1, np.float16)).dtype
-    (dtype('float64'), dtype('float32'))
-    """
+    """Convert numbers to float32 if they are floats of at most 32 bits, else to float64."""
     small = values.dtype.kind == "f" and values.dtype.itemsize <= 4
     return np.ascontiguousarray(values, np.float32 if small else np.float64)
 
@@ -90,13 +82,7 @@ def checked_labels(
 
 
 def look_like_probabilities(logits: NDArray[Any]) -> bool:  # (n, d)
-    """Whether no number is negative and every row sums to 1.
-
-    >>> look_like_probabilities(np.array([[0.9, 0.1], [0.25, 0.75]]))
-    True
-    >>> look_like_probabilities(np.log([[0.9, 0.1], [0.25, 0.75]]))
-    False
-    """
+    """Whether no number is negative and every row sums to 1."""
     if logits.shape[1] < 2 or not len(logits):
         return False
     return bool((logits >= 0).all() and (abs(logits.sum(1, dtype=np.float64) - 1) < ROUNDING).all())

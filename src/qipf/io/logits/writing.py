@@ -27,13 +27,6 @@ def table_writer(path: Path) -> Iterator[Write]:
 
     .csv and .parquet are written to disk block by block; the arrays of .npz and .npy are collected
     in memory first. An .npy holds one array: (n,) for one column, (n, columns) for several.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "scored.csv")
-    >>> with table_writer(path) as write:
-    ...     write({"id": ["a", "b"], "uncertainty": np.array([0.5, 1.25])})
-    >>> path.read_text()
-    'id,uncertainty\\na,0.5\\nb,1.25\\n'
     """
     path = checked_output(path, tuple(_WRITERS))
     with atomic_write(path) as file, _WRITERS[path.suffix.lower()](file) as write:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from qipf._version import __version__
 from qipf.io.logits import read_table
@@ -56,87 +56,42 @@ def write_own_report(
 
 def own_page(found: Study, train: str = "train.npz", test: str = "test.npz") -> str:
     """The page as HTML; `train` and `test` are the names of the two files."""
-    origin = render("own.html", "origin", found=found, train=train, test=test, version=__version__)
-    sections = [
-        Section("In short", _summary(found)),
-        *_error_sections(found),
-        Section("Training and test", _comparison(found)),
-        Section("Most uncertain predictions", _most_uncertain(found)),
-        Section("A threshold", render("own.html", "threshold", found=found)),
-        Section("How it was made", origin),
-    ]
-    lead = f"{len(found.predicted):,} predictions of {test}, compared with those of {train}."
-    return page_html("Uncertainty of your predictions", sections, lead)
 
+    def section(heading: str, macro: str, **content: Any) -> Section:
+        return Section(heading, render("own.html", macro, found=found, **content))
 
-def _summary(found: Study) -> Markup:
-    aucs = {name: values["roc_auc"] for name, values in found.metrics.items()}
-    return render(
-        "own.html",
-        "summary",
-        found=found,
-        aucs=aucs,
-        best=max(aucs, key=lambda name: aucs[name], default=None),
-        flagged=FLAGGED,
-        above=(found.scores["qipf"] > np.quantile(found.reference["qipf"], 1 - FLAGGED)).mean(),
-    )
-
-
-def _error_sections(found: Study) -> list[Section]:
-    """Sections about errors; none unless there are right and wrong predictions."""
-    if not found.metrics:
-        return []
-    wrong = np.asarray(found.wrong)
-    detection = render(
-        "own.html",
-        "detection",
-        metrics=found.metrics,
-        best={
-            metric: (max if up else min)(values[metric] for values in found.metrics.values())
-            for metric, up in HIGHER_IS_BETTER.items()
+    errors = []
+    if found.metrics and found.wrong is not None:  # there are right and wrong predictions
+        scores, wrong = found.scores, found.wrong
+        intervals = {name: bootstrap(scores[name], wrong, "roc_auc", draws=200) for name in METHODS}
+        histograms: Charts = {
+            (name,): histogram_chart(scores[name], wrong, name, label=name) for name in METHODS
+        }
+        curves = chart_spec(risk_coverage_chart(scores, wrong))
+        better = {"titles": TITLES, "higher": HIGHER_IS_BETTER}
+        errors = [
+            section("Finding errors", "detection", intervals=intervals, **better),
+            section(
+                "Right and wrong predictions", "histograms", spec=chart_spec(histograms, ["Score"])
+            ),
+            section("Risk and coverage", "risk", spec=curves),
+        ]
+    compared = grouped_histogram(
+        {
+            "training, held out": (found.reference["qipf"], RIGHT),
+            "test": (found.scores["qipf"], WRONG),
         },
-        intervals={
-            name: bootstrap(found.scores[name], wrong, "roc_auc", draws=200) for name in METHODS
-        },
-        titles=TITLES,
-        higher=HIGHER_IS_BETTER,
-    )
-    charts: Charts = {
-        (name,): histogram_chart(found.scores[name], wrong, name, label=name) for name in METHODS
-    }
-    medians = [float(np.median(found.scores["qipf"][chosen])) for chosen in (~wrong, wrong)]
-    spec = chart_spec(charts, ["Score"])
-    histograms = render("own.html", "histograms", spec=spec, medians=medians)
-    spec = chart_spec(risk_coverage_chart(found.scores, wrong))
-    risk = render("own.html", "risk", spec=spec, scores=len(METHODS), error_rate=wrong.mean())
-    return [
-        Section("Finding errors", detection),
-        Section("Right and wrong predictions", histograms),
-        Section("Risk and coverage", risk),
-    ]
-
-
-def _comparison(found: Study) -> Markup:
-    """Test predictions beside held-out training predictions."""
-    reference, scores = found.reference["qipf"], found.scores["qipf"]
-    chart = grouped_histogram(
-        {"training, held out": (reference, RIGHT), "test": (scores, WRONG)},
         "Uncertainty of training and test predictions",
         "uncertainty (qipf)",
     )
-    marks = np.quantile(reference, QUANTILES)
-    above = [(scores > mark).mean() for mark in marks]
-    return render(
-        "own.html",
-        "comparison",
-        spec=chart_spec(chart),
-        medians=[float(np.median(values)) for values in (reference, scores)],
-        rows=list(zip([1 - share for share in QUANTILES], marks, above, strict=True)),
-    )
-
-
-def _most_uncertain(found: Study) -> Markup:
-    scores, reference = found.scores["qipf"], found.reference["qipf"]
-    rows = np.argsort(-scores, kind="stable")[:MOST_UNCERTAIN]
-    below = {row: float((reference < scores[row]).mean()) for row in rows}
-    return render("own.html", "most_uncertain", found=found, below=below, peers=PEERS)
+    first = np.argsort(-found.scores["qipf"], kind="stable")[:MOST_UNCERTAIN]
+    sections = [
+        section("In short", "summary", flagged=FLAGGED),
+        *errors,
+        section("Training and test", "comparison", spec=chart_spec(compared), quantiles=QUANTILES),
+        section("Most uncertain predictions", "most_uncertain", rows=first, peers=PEERS),
+        section("A threshold", "threshold"),
+        section("How it was made", "origin", train=train, test=test, version=__version__),
+    ]
+    lead = f"{len(found.predicted):,} predictions of {test}, compared with those of {train}."
+    return page_html("Uncertainty of your predictions", sections, lead)

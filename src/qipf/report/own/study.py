@@ -18,6 +18,7 @@ from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.run.decisions import RuleEvaluation, random_halves, split_evaluation
+from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
 PEERS = ("softmax", "entropy", "energy")
@@ -58,7 +59,7 @@ class Study:
         each = self.evaluation
         values: tuple[float | None, ...]
         if each is None:
-            limit = float(np.quantile(self.reference["qipf"], 1 - FLAGGED))
+            limit, _ = self.above(1 - FLAGGED)
             values = limit, FLAGGED, float((self.scores["qipf"] <= limit).mean()), None, True
         elif each.rule.certified:
             risk = each.risk if each.accepted else None
@@ -67,6 +68,11 @@ class Study:
             return None
         names = "uncertainty", "target", "kept", "error_rate", "holds"
         return dict(zip(names, values, strict=True))
+
+    def above(self, quantile: float) -> tuple[float, float]:
+        """A quantile of the reference, and the share of the test predictions above it."""
+        mark = float(np.quantile(self.reference["qipf"], quantile))
+        return mark, float((self.scores["qipf"] > mark).mean())
 
     @property
     def wrong(self) -> NDArray[np.bool_] | None:  # (n,)
@@ -112,10 +118,6 @@ def certified_evaluation(
 
     Without a target the limit is half of the error rate of the *other* half (1 % if that has no
     errors): a limit must not depend on the predictions that certify it.
-
-    >>> uncertainty = np.linspace(0, 1, 1000)
-    >>> certified_evaluation(uncertainty, uncertainty > 0.9).rule.max_risk
-    0.046
     """
     if target is None:
         target = float(wrong[random_halves(len(wrong), seed)[1]].mean()) / 2 or DEFAULT_RISK
@@ -140,7 +142,5 @@ def _check(train: Block, test: Block, target: float | None) -> None:
         raise QIPFInputError(
             f"There are {len(train.logits)} training rows; at least {FEWEST_ROWS} are needed."
         )
-    if target is not None and not 0 < target < 1:
-        raise QIPFInputError(
-            f"The limit on the error rate must be between 0 and 1; got {target:g}."
-        )
+    if target is not None:
+        checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)

@@ -36,11 +36,7 @@ TIMELINE_POINTS = 200
 
 
 def random_halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of two random halves: the held-out one, which calibrates, and the other.
-
-    >>> sorted(np.concatenate(random_halves(5)).tolist())
-    [0, 1, 2, 3, 4]
-    """
+    """Rows of two random halves: the held-out one, which calibrates, and the other."""
     order = np.random.default_rng(seed).permutation(count)
     return order[: count // 2], order[count // 2 :]
 
@@ -91,12 +87,7 @@ def split_evaluation(
     max_risk: float,
     seed: int = 0,
 ) -> RuleEvaluation:
-    """Make a rule from one half of the predictions and evaluate it on the other half.
-
-    >>> scores = np.linspace(0, 1, 1000)
-    >>> split_evaluation(scores, scores > 0.9, 0.05).errors
-    12
-    """
+    """Make a rule from one half of the predictions and evaluate it on the other half."""
     held_out, other = random_halves(len(wrong), seed)
     rule = accept_rule(uncertainty[held_out], wrong[held_out], max_risk)
     return evaluate_rule(rule, uncertainty[other], wrong[other])

@@ -36,11 +36,7 @@ def level_text(corruption: str, level: float) -> str:
 
 
 def condition_text(corruption: str, level: float) -> str:
-    """A corruption and its level.
-
-    >>> condition_text("rotation", 30.0), condition_text("none", 0.0)
-    ('rotation, 30 degrees', 'clean')
-    """
+    """A corruption and its level."""
     text = level_text(corruption, level)
     return text if corruption == CLEAN else f"{corruption}, {text}"
 

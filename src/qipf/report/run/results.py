@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -29,15 +29,25 @@ class Run:
     """
 
     def __init__(self, *folders: Path | str) -> None:
-        parts = {folder: read_results(folder) for folder in folders}
-        _check_parts(parts)
-        self.records: list[Record] = [record for part in parts.values() for record in part]
+        self.records: list[Record] = []
         self.folder = _folder(folders[0])
-        self._folders = {
-            (str(record["network"]), int(record["seed"])): _folder(folder)
-            for folder, part in parts.items()
-            for record in part
-        }
+        self._folders: dict[tuple[str, int], Path] = {}
+        origin: dict[Task, Path | str] = {}
+        for given in folders:
+            part = read_results(given)
+            if not part:
+                raise QIPFInputError(
+                    f"There are no results in {given} yet. "
+                    f"Make them first: qipf bench run --out {given}"
+                )
+            for task in map(task_of, part):
+                if origin.setdefault(task, given) != given:
+                    raise QIPFInputError(
+                        f"Both {origin[task]} and {given} hold {task} with seed {task.seed}. "
+                        "Name one of them."
+                    )
+                self._folders[task.network, task.seed] = _folder(given)
+            self.records += part
 
     @cached_property
     def networks(self) -> list[str]:
@@ -162,31 +172,10 @@ class Run:
 
 
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
-    """The metric of a random score at these error rates.
-
-    >>> chance("roc_auc", [0.1, 0.3]), chance("pr_auc", [0.1, 0.3])
-    ([0.5, 0.5], [0.1, 0.3])
-    """
+    """The metric of a random score at these error rates."""
     constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95}.get(metric)
     return [rate if constant is None else constant for rate in error_rate]
 
 
 def _folder(given: Path | str) -> Path:
     return Path(given) if Path(given).is_dir() else Path(given).parent
-
-
-def _check_parts(parts: Mapping[Path | str, Sequence[Record]]) -> None:
-    """Check that every folder has results and that no task has two."""
-    origin: dict[Task, Path | str] = {}
-    for folder, part in parts.items():
-        if not part:
-            raise QIPFInputError(
-                f"There are no results in {folder} yet. "
-                f"Make them first: qipf bench run --out {folder}"
-            )
-        for task in map(task_of, part):
-            if origin.setdefault(task, folder) != folder:
-                raise QIPFInputError(
-                    f"Both {origin[task]} and {folder} hold {task} with seed {task.seed}. "
-                    "Name one of them."
-                )

@@ -22,25 +22,14 @@ SHOWN_FIRST = ("qipf", "mc_dropout", "svi", "ensemble", "entropy", "energy", "en
 
 def summary_html(run: Run, summary: Summary) -> Markup:
     """The main findings, and how often each method is best."""
-    table = summary.tables[0]
     groups = {"all methods": run.methods}
     if len(paper := _presets(run).get("the paper's methods", [])) > 1:
         groups["the paper's methods"] = paper
-    means = table.means()
-    return render(
-        "run.html",
-        "summary",
-        run=run,
-        networks=summary.networks,
-        table=table,
-        means=means,
-        titles=TITLES,
-        ranking=sorted(means, key=lambda name: -means[name]),
-        groups={
-            (label,): summarise(run.records, PAPER_METRICS, names).tables
-            for label, names in groups.items()
-        },
-    )
+    won = {
+        (label,): summarise(run.records, PAPER_METRICS, names).tables
+        for label, names in groups.items()
+    }
+    return render("run.html", "summary", run=run, summary=summary, titles=TITLES, groups=won)
 
 
 def tables_html(summary: Summary) -> Markup:
@@ -48,9 +37,7 @@ def tables_html(summary: Summary) -> Markup:
     tables = {
         (line.network, table.metric): table for line in summary.networks for table in summary.tables
     }
-    # methods are in rows here, so the best one of each column is bold
-    notes = [note.replace("best of each row", "best of each column") for note in summary.notes]
-    return render("run.html", "tables", tables=tables, titles=METRIC_TITLES, notes=notes)
+    return render("run.html", "tables", tables=tables, titles=METRIC_TITLES, notes=summary.notes)
 
 
 def _presets(run: Run) -> dict[str, list[str]]:
