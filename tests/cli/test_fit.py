@@ -52,7 +52,7 @@ def test_fit_from_text_with_named_columns(monkeypatch, capsys, files):
     assert "60 centres for 60 rows of 10 logits" in out
     expected = qipf.QIPF().fit(TRAIN[:60].astype(float), LABELS[:60])
     np.testing.assert_array_equal(
-        qipf.load("field.qipf").uncertainty(TEST), expected.uncertainty(TEST)
+        qipf.load("model.qipf").uncertainty(TEST), expected.uncertainty(TEST)
     )
 
 

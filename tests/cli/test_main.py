@@ -14,14 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.exceptions import NotFittedError
 
 import qipf
 from qipf import QIPF, QIPFWarning
 from qipf.cli import docs
 from qipf.io import logits as tables
-from tests.cli.commands import run
+from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
+
+STORED = Path(__file__).parents[1] / "stored"
 
 
 @pytest.fixture
@@ -65,9 +68,9 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, capsys, fold
     code, _, _ = run(monkeypatch, capsys, "fit", "train.npz")
     assert code == 0
     monkeypatch.setattr("qipf.field.estimator.QIPF.uncertainty", interrupted)
-    code, out, err = run(monkeypatch, capsys, "score", "field.qipf", "train.npz", "-o", "s.csv")
+    code, out, err = run(monkeypatch, capsys, "score", "model.qipf", "train.npz", "-o", "s.csv")
     assert (code, out, err) == (130, "", "")
-    assert sorted(path.name for path in folder.iterdir()) == ["field.qipf", "train.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.qipf", "train.npz"]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,31 @@ def test_usage_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, words, l
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(line)
     assert "--help`." in err
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("score layers.qipf train.npz -o s.csv", "model.uncertainty(inputs)"),
+        ("monitor layers.qipf stream.csv", "qipf.ShiftMonitor(model).update(inputs)"),
+        ("export layers.qipf -o f.onnx", "model.export_onnx('model.onnx')"),
+        ("report --model layers.qipf --test train.npz", "model.uncertainty(inputs)"),
+    ],
+)
+def test_a_layered_model_needs_its_network(monkeypatch, capsys, folder, words, call):
+    (folder / "layers.qipf").write_bytes((STORED / "layers-v4.qipf").read_bytes())
+    line = error_line(monkeypatch, capsys, *words.split())
+    assert "layers.qipf holds a LayeredQIPF, which scores inputs of its network" in line
+    assert f"model = qipf.load('layers.qipf', net), then {call}.\n" in line
+
+
+def test_a_model_of_a_layer_scores_outputs_of_the_layer(monkeypatch, capsys, folder):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.Linear(10, 3))
+    qipf.wrap(net, layer="0").fit(torch.randn(60, 4).split(20)).save("layer.qipf")
+    code, _, err = run(monkeypatch, capsys, "score", "layer.qipf", "train.npz", "-o", "s.csv")
+    assert code == 0
+    assert err.startswith("qipf: warning: layer.qipf was fitted on outputs of the layer '0'")
 
 
 def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys):
@@ -189,7 +217,7 @@ import sys
 import qipf.progress
 from qipf.cli import main
 qipf.progress.DELAY = 0.0
-sys.argv = ["qipf", "score", "field.qipf", "train.npz", "-o", "s.csv"]
+sys.argv = ["qipf", "score", "model.qipf", "train.npz", "-o", "s.csv"]
 main()
 """
 

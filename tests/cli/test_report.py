@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import qipf
 from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
 
@@ -19,6 +20,7 @@ def files(tmp_path, monkeypatch):
     np.savez("narrow.npz", logits=test[:, :4])
     np.savez("tiny.npz", logits=train[:5])
     (tmp_path / "bare.csv").write_text("logit_0,logit_1\n")
+    qipf.save(qipf.QIPF(bandwidth="silverman").fit(train), "m.qipf")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -38,11 +40,24 @@ def test_a_page_of_your_own_logits(monkeypatch, capsys, files):
     assert "Finding errors" in (files / "mine.html").read_text()
 
 
+def test_a_page_of_a_calibrated_model(monkeypatch, capsys, files):
+    qipf.save(qipf.load("m.qipf").calibrate(make_logits(80, seed=1).numpy()), "m.qipf")
+    code, out, err = run(
+        monkeypatch, capsys, "report", "--model", "m.qipf", "--test", "test.npz", "-o", "mine.html"
+    )
+    assert (code, out, err) == (0, "wrote mine.html\n", "")
+    page = (files / "mine.html").read_text()
+    assert "150 test predictions, compared with 80 held-out ones." in page
+    assert "qipf report --model m.qipf --test test.npz" in page
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("", "Give the folder of a run"),
         ("--train train.npz", "Give the folder of a run"),
+        ("--train train.npz --model m.qipf --test test.npz", "Give the folder of a run"),
+        ("--model m.qipf --test test.npz", "m.qipf is not calibrated"),
         ("empty --train train.npz", "--train cannot be used with the folder of a run"),
         ("empty --risk 0.1", "--risk cannot be used with the folder of a run"),
         ("--train train.npz --test test.npz --data .", "--data is for a run"),

@@ -121,7 +121,7 @@ def test_a_row_of_whole_numbers_is_a_prediction():
     [
         (
             b"1,2",
-            "has 2 logits per line, but the model was fitted with 3. Select them with --columns",
+            "2 logits per line, but the model was fitted with 3. Select them with --columns",
         ),
         (b"\xff,1,2", "not UTF-8"),
         (b'"a,b', "not comma-separated (unexpected end of data)"),
@@ -130,7 +130,7 @@ def test_a_row_of_whole_numbers_is_a_prediction():
         (b"[1, 2]", "2 numbers instead of 3"),
         (
             b"1.5,oops,2.5",
-            "has no column 'logit*'. It has: 1.5, oops, 2.5",
+            "no column 'logit*'. It has: 1.5, oops, 2.5",
         ),
     ],
 )

@@ -198,7 +198,7 @@ def test_bad_lines_before_the_first_usable_one_are_skipped_and_counted(field, st
     assert [report.verdict for report in reports] == [r.verdict for r in watch(field, stream)[0]]
     assert (reports[-1].lines, reports[-1].bad_lines) == (LINES + 2, 3)
     assert warnings[0] == f"{path}, line 1: not UTF-8; skipped."
-    assert warnings[1].startswith(f"{path}, line 2: has 2 logits per line")
+    assert warnings[1].startswith(f"{path}, line 2: 2 logits per line")
     with open(path, "a") as file:  # resumed, the layout is found behind them again
         file.write(",".join(["0"] * 10) + "\n")
     assert watch(field, path, state)[0][-1].verdict.seen == 56
@@ -210,7 +210,7 @@ def test_an_input_without_any_usable_line_is_an_error(field, tmp_path):
     path, state = tmp_path / "none.csv", tmp_path / "state.qipf"
     path.write_text("\na,b\n")
     reports = []
-    with pytest.raises(QIPFInputError, match="holds logits. Line 2: has no column"):
+    with pytest.raises(QIPFInputError, match="holds logits. Line 2: no column"):
         watch(field, path, state, reports)
     assert not reports
     with open(path, "a") as file:

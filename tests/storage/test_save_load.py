@@ -56,9 +56,7 @@ def test_a_wrapped_model_comes_back_around_its_network(tmp_path, net, layer):
     assert torch.equal(got.uncertainty, expected.uncertainty)
     assert torch.equal(got.logits, expected.logits)
     rows = model.field.centers_
-    np.testing.assert_array_equal(
-        load_field(tmp_path / "model.qipf").uncertainty(rows), model.field.uncertainty(rows)
-    )
+    np.testing.assert_array_equal(loaded.field.uncertainty(rows), model.field.uncertainty(rows))
 
 
 def test_weights_of_another_network_are_rejected_unless_check_is_false(tmp_path, net):
@@ -101,7 +99,7 @@ def test_a_fingerprint_is_of_the_weights_and_buffers():
 @pytest.mark.parametrize("kind", ["model", "layers"])
 def test_models_of_a_network_need_it(kind):
     path = STORED / f"{kind}-v4.qipf"
-    with pytest.raises(QIPFInputError, match=r"qipf\.load\(path, net\)"):
+    with pytest.raises(QIPFInputError, match="needs its network"):
         qipf.load(path)
     with pytest.raises(QIPFInputError, match=r"torch\.nn\.Module, got str"):
         qipf.load(path, "lenet")
@@ -115,9 +113,9 @@ def test_fields_and_rules_have_no_network(kind, held, net):
 
 def test_only_files_with_a_field_give_a_field():
     assert type(load_field(STORED / "model-v4.qipf")) is QIPF
-    with pytest.raises(QIPFFileError, match="holds an accept rule, not a field"):
+    with pytest.raises(QIPFFileError, match="holds an accept rule"):
         load_field(STORED / "rule-v4.qipf")
-    with pytest.raises(QIPFInputError, match="the fields of a network's layers"):
+    with pytest.raises(QIPFInputError, match="holds a LayeredQIPF"):
         load_field(STORED / "layers-v4.qipf")
 
 
@@ -203,7 +201,7 @@ def test_describe_lists_arrays_calibration_and_rule(field, tmp_path):
     assert text.startswith(field.summary())
     rule, text = describe(STORED / "rule-v4.qipf")
     assert (rule["kind"], rule["arrays"]) == ("rule", {})
-    assert str(qipf.load(STORED / "rule-v4.qipf")) in text
+    assert str(qipf.load(STORED / "rule-v4.qipf")).splitlines()[0] in text
 
 
 def test_describe_lists_layers():

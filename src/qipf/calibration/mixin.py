@@ -125,8 +125,8 @@ class CalibrationMixin:
         if detection is not None:
             facts["detection"] = f"errors of the calibration set: {detection}"
         if self.rule_ is not None:
-            facts["rule"] = f"\n{'':14}".join(str(self.rule_).splitlines())
-        return "\n".join(f"{name:<14}{value}" for name, value in facts.items())
+            facts["rule"] = str(self.rule_)
+        return aligned(facts)
 
     def save(self, path: Path | str) -> None:
         """Write the fitted model, without its network, to one file; see `qipf.save`."""
@@ -148,6 +148,13 @@ class CalibrationMixin:
         header, arrays = self.state()
         scores_from = {key: header[key] for key in header if key not in DECISIONS}
         return str(content_digest(scores_from, arrays))
+
+
+def aligned(facts: dict[str, str]) -> str:
+    """Lines of names and values, the values below each other."""
+    return "\n".join(
+        f"{name:<14}" + value.replace("\n", f"\n{'':14}") for name, value in facts.items()
+    )
 
 
 def prediction_as(prediction: Prediction, like: Any) -> Prediction:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from qipf.cli.options import Json, print_result
+from qipf.cli.options import Json, Model, print_result
 
 
 def export(
-    field: Annotated[Path, Argument(help="A model file, written by qipf fit.")],
+    model: Model,
     output: Annotated[Path, Option("--output", "-o", help="File to write: .onnx.")],
     rule: Annotated[
         Path | None,
@@ -30,7 +30,8 @@ def export(
 ) -> None:
     """Write a model as an ONNX file, which scores logits of any framework without qipf or torch.
 
-    Input: logits. Outputs: uncertainty, modes and, with a rule, accepted.
+    Input: logits. Outputs: uncertainty, modes and, with a rule, accepted. To export a network
+    together with its uncertainty, load the model in Python and call its export_onnx.
 
     Example: `qipf export model.qipf -o model.onnx`
 
@@ -39,8 +40,8 @@ def export(
     from qipf.io.atomic import checked_output
     from qipf.storage.save_load import load, load_field
 
-    checked_output(output, [".onnx"], inputs=[field] if rule is None else [field, rule])
-    written = load_field(field).export_onnx(
+    checked_output(output, [".onnx"], inputs=[model] if rule is None else [model, rule])
+    written = load_field(model, "model.export_onnx('model.onnx')").export_onnx(
         output,
         rule=None if rule is None else load(rule),
         max_centers=max_centers,
@@ -53,5 +54,8 @@ def export(
     checked = "not checked with ONNX Runtime"
     if written.difference is not None:
         checked = f"differs from PyTorch by at most {written.difference:.1e}"
-    text = f"wrote {output}: {written.centers:,} centres, {written.bytes:,} bytes, {checked}"
+    text = (
+        f"wrote {output}: {', '.join(written.inputs)} to {', '.join(written.outputs)}; "
+        f"{written.centers:,} centres, {written.bytes:,} bytes, {checked}"
+    )
     print_result(as_json, result, text)

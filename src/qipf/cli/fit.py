@@ -16,7 +16,7 @@ def fit(
         Path,
         Argument(help="Logits of the network on its training data: .npz, .npy, .csv or .parquet."),
     ],
-    output: Annotated[Path, Option("--output", "-o", help="File to write.")] = Path("field.qipf"),
+    output: Annotated[Path, Option("--output", "-o", help="File to write.")] = Path("model.qipf"),
     labels: Labels = None,
     columns: Columns = None,
     calibrate: Annotated[

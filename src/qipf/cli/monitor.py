@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from qipf.cli.options import Json, print_result
+from qipf.cli.options import Json, Model, print_result
 from qipf.errors import QIPFInputError
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def monitor(
-    field: Annotated[
-        Path, Argument(help="A calibrated model file, written by qipf fit --calibrate.")
-    ],
+    model: Model,
     stream: Annotated[
         Path | None, Argument(help="A file of lines with logits. Default, or -: standard input.")
     ] = None,
@@ -73,9 +71,10 @@ def monitor(
 ) -> None:
     """Test whether a stream of predictions still looks like the calibration set.
 
-    Reads lines of logits and prints one verdict per window: the evidence of a shift, an alarm (the
-    probability of any false alarm is at most alpha, however long the stream), the change point, how
-    the window differs, and its estimated accuracy. A line is comma-separated numbers, or JSON: a
+    The model must be calibrated (fit --calibrate). Reads lines of logits and prints one verdict per
+    window: the evidence of a shift, an alarm (the probability of any false alarm is at most alpha,
+    however long the stream), the change point, how the window differs, and its estimated accuracy.
+    A line is comma-separated numbers, or JSON: a
     list, or an object with a list. Logits with NaN, inf or null rank as the most uncertain and
     count as abstained.
 
@@ -99,9 +98,9 @@ def monitor(
         raise QIPFInputError("--follow needs a file: standard input is always read to its end.")
     with ExitStack() as stack:
         if state is not None:
-            checked_output(state, inputs=[field, *([path] if path else [])])
+            checked_output(state, inputs=[model, *([path] if path else [])])
             stack.enter_context(locked_file(state))
-        shift_monitor = _new_or_saved(field, state, window, alpha)
+        shift_monitor = _new_or_saved(model, state, window, alpha)
         before = shift_monitor.seen
         signals = stack.enter_context(_signals())
         source = stack.enter_context(LineSource(path, follow, lambda: bool(signals)))
@@ -151,7 +150,7 @@ def _new_or_saved(
     from qipf.monitor.monitor import ShiftMonitor
     from qipf.storage.save_load import load_field
 
-    model = load_field(path)
+    model = load_field(path, "qipf.ShiftMonitor(model).update(inputs)")
     if model.calibration_ is None:
         raise QIPFInputError(
             f"{path} is not calibrated, so there is nothing to compare a stream with. Fit it with "

@@ -9,6 +9,10 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+Model = Annotated[
+    Path,
+    Argument(help="A model file: written by qipf fit, or a QIPF or wrapped model saved in Python."),
+]
 Columns = Annotated[
     str | None,
     Option(

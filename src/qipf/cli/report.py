@@ -16,14 +16,17 @@ def report(
     train: Annotated[
         Path | None, Option(help="Instead of a run: logits of your own training data.")
     ] = None,
-    test: Annotated[Path | None, Option(help="With --train: logits to score.")] = None,
+    model: Annotated[
+        Path | None, Option(help="Instead of --train: a calibrated model file of logits.")
+    ] = None,
+    test: Annotated[Path | None, Option(help="With --train or --model: logits to score.")] = None,
     output: Annotated[Path, Option("--output", "-o", help="Page to write.")] = Path("report.html"),
     labels: Labels = None,
     columns: Columns = None,
     risk: Annotated[
         float | None,
         Option(
-            help="With --train and labels: certified maximum error rate of the threshold. Default: "
+            help="With labels: certified maximum error rate of the threshold. Default: "
             "about half of the error rate of the test predictions."
         ),
     ] = None,
@@ -34,17 +37,19 @@ def report(
 ) -> None:
     """Write one HTML page about a benchmark run, or about your own model's logits.
 
-    The page is a single file that works offline. For your own model it needs logits of the training
-    data and of the data to score (.npz, .npy, .csv or .parquet), with or without labels.
+    The page is a single file that works offline. For your own model it needs logits of the data to
+    score (.npz, .npy, .csv or .parquet), with or without labels, and either logits of the training
+    data or a model file that was fitted with --calibrate.
 
     Example: `qipf report runs/digits -o report.html`
 
     Example: `qipf report --train train.npz --test test.npz -o mine.html`
 
-    Example: `qipf report --train train.csv --test test.csv --risk 0.01 -o mine.html`
+    Example: `qipf report --model model.qipf --test test.csv --risk 0.01 -o mine.html`
     """
     own = {
         "--train": train,
+        "--model": model,
         "--test": test,
         "--labels": labels,
         "--columns": columns,
@@ -59,14 +64,18 @@ def report(
         write_run_report(run, output, data)
         print_result(as_json, {"output": output}, f"wrote {output}")
         return
-    if train is None or test is None:
-        raise QIPFInputError("Give the folder of a run, or logits with --train and --test.")
+    if test is None or (train is None) == (model is None):
+        raise QIPFInputError(
+            "Give the folder of a run, or logits with --test and one of --train and --model."
+        )
     if data is not None:
-        raise QIPFInputError("--data is for a run, not for --train and --test.")
+        raise QIPFInputError("--data is for a run, not for logits.")
     from qipf.io.logits.columns import AUTO
     from qipf.report.own.page import write_own_report
 
-    study = write_own_report(train, test, output, columns, AUTO if labels is None else labels, risk)
+    study = write_own_report(
+        train, test, output, columns, AUTO if labels is None else labels, risk, model
+    )
     result: dict[str, Any] = {
         "output": output,
         "rows": len(study.predicted),

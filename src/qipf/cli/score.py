@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from qipf.cli.options import Columns, Json, print_result
+from qipf.cli.options import Columns, Json, Model, print_result
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def score(
-    field: Annotated[Path, Argument(help="A model file, written by qipf fit.")],
+    model: Model,
     test: Annotated[
         Path,
         Argument(
@@ -92,16 +92,16 @@ def score(
         raise QIPFInputError(f"{option} is for a folder of .parquet shards, and {test} is not one.")
     run = on_ray(workers, address) if engine == "ray" else None
     if not folder:
-        checked_output(output, inputs=[field, test])
-    loaded = load_field(field)
-    limit = outlier_limit(loaded)
-    model = with_limit(loaded, limit)
+        checked_output(output, inputs=[model, test])
+    field = load_field(model)
+    limit = outlier_limit(field)
+    field = with_limit(field, limit)
     if not folder:
-        scored = score_table(model, test, output, columns, modes)
+        scored = score_table(field, test, output, columns, modes)
         _print(as_json, output, scored, limit)
         return
     try:
-        shards = score_shards(model, test, output, columns, modes, overwrite=overwrite, run=run)
+        shards = score_shards(field, test, output, columns, modes, overwrite=overwrite, run=run)
     except KeyboardInterrupt:
         text = f"\nStopped; finished shards are in {output}. Run the same command to continue."
         typer.echo(text, err=True)

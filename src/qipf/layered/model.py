@@ -275,7 +275,7 @@ class LayeredQIPF(NetworkModel):
         return {
             "kind": "fields of a network's layers",
             "softmax": f"weight {float(self.weights_[0]):.3f}",
-            "layers": f"\n{'':14}".join(layers) or "none",
+            "layers": "\n".join(layers) or "none",
             "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
             "network": f"weights {self.fitted_with or 'not recorded'}",
         }

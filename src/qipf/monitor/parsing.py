@@ -108,7 +108,9 @@ class LineParser:
         except QIPFInputError as error:
             if named and _may_be_header(fields):
                 self._bad_headers.setdefault(len(fields), str(error))
-            raise ValueError(str(error).removeprefix(f"{self._name} ").removesuffix(".")) from None
+            raise ValueError(
+                str(error).removeprefix(f"{self._name} has ").removesuffix(".")
+            ) from None
         self._width, self._parse_line = len(fields), self._parse_csv
         self._header = text if default_names or not numeric else None
 

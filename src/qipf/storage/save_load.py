@@ -20,15 +20,16 @@ set and, where errors are known, ``calibration_wrong`` (n,), 0 or 1. Its header 
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.mixin import CalibrationMixin, aligned
 from qipf.calibration.state import restored_rule, rule_values
-from qipf.errors import QIPFFileError, QIPFInputError
+from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import encode, read_file
@@ -87,7 +88,10 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
             )
         return found
     if net is None:
-        raise _needs_network(path, found)
+        kind = "a LayeredQIPF" if isinstance(found, LayeredQIPF) else "a wrapped model"
+        raise QIPFInputError(
+            f"{path} holds {kind}, which needs its network: qipf.load({str(path)!r}, net)."
+        )
     if not check:
         found.fitted_with = None
     elif fingerprint(net) != found.fitted_with:
@@ -99,18 +103,29 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
     return found
 
 
-def load_field(path: Path | str) -> QIPF:
+def load_field(path: Path | str, instead: str = "model.uncertainty(inputs)") -> QIPF:
     """The field in a file, whether it was saved alone or with a wrapped model.
 
-    Raises for a `LayeredQIPF`, which scores a network's inputs and not logits.
+    Raises for a `LayeredQIPF`, which scores a network's inputs and not logits; `instead` is the
+    call in Python that the message names.
     """
     found = _read(path)
-    if isinstance(found, WrappedModel):
-        return found.field
     if isinstance(found, LayeredQIPF):
-        raise _needs_network(path, found)
+        raise QIPFInputError(
+            f"{path} holds a LayeredQIPF, which scores inputs of its network, not logits. In "
+            f"Python: model = qipf.load({str(path)!r}, net), then {instead}."
+        )
     if isinstance(found, AcceptRule):
-        raise QIPFFileError(f"{path} holds {KINDS['rule']}, not a field.")
+        raise QIPFFileError(f"{path} holds {KINDS['rule']}, not a model.")
+    if isinstance(found, WrappedModel):
+        if found.layer is not None:
+            warnings.warn(
+                f"{path} was fitted on outputs of the layer {found.layer!r}: the rows to score are "
+                "such outputs, not logits.",
+                QIPFWarning,
+                stacklevel=2,
+            )
+        return found.field
     return found
 
 
@@ -120,11 +135,13 @@ def describe(path: Path | str) -> tuple[dict[str, Any], str]:
     found = _restored(header, arrays, str(path), None)
     size = Path(path).stat().st_size
     shapes = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
-    text = f"kind          accept rule\n{found}"
+    text = aligned({"kind": "accept rule", "rule": str(found)})
     if isinstance(found, CalibrationMixin):
         text = found.summary()
     version = f"qipf {header['library_version']}, format {header['format_version']}, {size:,} bytes"
-    return {**header, "arrays": shapes, "bytes": size}, f"{text}\nwritten by    {version}"
+    net = ", net" if isinstance(found, NetworkModel) else ""
+    text += "\n" + aligned({"in Python": f"qipf.load({str(path)!r}{net})", "written by": version})
+    return {**header, "arrays": shapes, "bytes": size}, text
 
 
 def _read(path: Path | str, net: nn.Module | None = None) -> Any:
@@ -144,11 +161,3 @@ def _restored(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | N
     if header["network"] is not None:
         refuse(path, "it is a field alone, but names a network")
     return QIPF.from_state(header, arrays, path)
-
-
-def _needs_network(path: Path | str, found: NetworkModel) -> QIPFInputError:
-    held = KINDS["layers" if isinstance(found, LayeredQIPF) else "model"]
-    return QIPFInputError(
-        f"{path} holds {held}, which is used together with its network. In Python: "
-        "qipf.load(path, net)."
-    )

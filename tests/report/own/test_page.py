@@ -63,11 +63,11 @@ def cells(page, caption):
 def test_the_sections_with_labels_and_without(page):
     assert headings(page) == [
         "In short", "Finding errors", "Right and wrong predictions", "Risk and coverage",
-        "Training and test", "Most uncertain predictions", "A threshold", "How it was made",
+        "Held out and test", "Most uncertain predictions", "A threshold", "How it was made",
     ]  # fmt: skip
     blind = own_page(study(Block(TRAIN), Block(TEST)))
     assert headings(blind) == [
-        "In short", "Training and test", "Most uncertain predictions", "A threshold",
+        "In short", "Held out and test", "Most uncertain predictions", "A threshold",
         "How it was made",
     ]  # fmt: skip
     assert "There are no labels, so errors are unknown" in blind
@@ -103,7 +103,7 @@ def test_the_most_uncertain_come_first(labelled, page):
 
 def test_shares_above_quantiles_of_the_training_data(labelled, page):
     rows = cells(page, "Test predictions above quantiles")
-    marks = np.quantile(labelled.reference["qipf"], [0.5, 0.9, 0.95, 0.99, 0.999])
+    marks = np.quantile(labelled.reference, [0.5, 0.9, 0.95, 0.99, 0.999])
     above = [(labelled.scores["qipf"] > mark).mean() for mark in marks]
     assert [row[2] for row in rows] == [f"{share:.1%}" for share in above]
 

@@ -26,7 +26,7 @@ def test_scores_are_those_of_the_formulas():
         "energy": -logsumexp(TEST, axis=1),
         "qipf": found.field.uncertainty(TEST),
     }
-    assert set(found.scores) == set(found.reference) == set(METHODS) == set(expected)
+    assert set(found.scores) == set(METHODS) == set(expected)
     for name, scores in expected.items():
         np.testing.assert_allclose(found.scores[name], scores, rtol=1e-10, atol=1e-14)
     np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
@@ -36,9 +36,7 @@ def test_what_is_usual_is_measured_outside_the_field():
     found = study(Block(TRAIN), Block(TEST), seed=4)
     assert found.field.n_samples_seen_ == 160
     order = np.random.default_rng(4).permutation(200)
-    np.testing.assert_array_equal(
-        found.reference["qipf"], found.field.uncertainty(TRAIN[order[:40]])
-    )
+    np.testing.assert_array_equal(found.reference, found.field.uncertainty(TRAIN[order[:40]]))
     again = QIPF(random_state=4).fit(TRAIN[order[40:]])
     np.testing.assert_array_equal(found.scores["qipf"], again.uncertainty(TEST))
 
@@ -48,7 +46,7 @@ def test_without_labels_the_threshold_says_what_is_unusual():
     limit = found.threshold
     assert found.wrong is None
     assert not found.metrics
-    assert limit["uncertainty"] == np.quantile(found.reference["qipf"], 0.95)
+    assert limit["uncertainty"] == np.quantile(found.reference, 0.95)
     assert (limit["target"], limit["error_rate"], limit["holds"]) == (0.05, None, True)
     assert limit["kept"] == (found.scores["qipf"] <= limit["uncertainty"]).mean()
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from qipf.bench.methods import create
 from qipf.bench.methods.protocol import Batch
+from qipf.calibration.conformal import calibration_of
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
@@ -41,10 +42,10 @@ Scores = dict[str, NDArray[np.float64]]  # method -> (n,)
 
 @dataclass(frozen=True)
 class Study:
-    """Scores of test predictions and of held-out training predictions."""
+    """Scores of test predictions, and the uncertainty of held-out ones."""
 
     field: QIPF
-    reference: Scores  # of training predictions that are not in the field
+    reference: NDArray[np.float64]  # uncertainty of held-out predictions
     scores: Scores  # of the test predictions
     predicted: NDArray[np.int64]  # (n,)
     labels: NDArray[np.int64] | None  # (n,)
@@ -71,7 +72,7 @@ class Study:
 
     def above(self, quantile: float) -> tuple[float, float]:
         """A quantile of the reference, and the share of the test predictions above it."""
-        mark = float(np.quantile(self.reference["qipf"], quantile))
+        mark = float(np.quantile(self.reference, quantile))
         return mark, float((self.scores["qipf"] > mark).mean())
 
     @property
@@ -87,25 +88,44 @@ class Study:
         return {name: evaluate(self.scores[name], self.wrong) for name in METHODS}
 
 
-def study(train: Block, test: Block, target: float | None = None, seed: int = 0) -> Study:
-    """Fit a field to training logits, and score test logits with it and with its peers.
+def study(train: Block | QIPF, test: Block, target: float | None = None, seed: int = 0) -> Study:
+    """Score test logits with a field and with its peers.
 
-    `target` is the limit on the error rate of accepted predictions; half of the test predictions'
-    error rate if None. Without labels the threshold flags 5 % of predictions like the training
-    data.
+    Parameters
+    ----------
+    train : training logits, to fit a field to, or a calibrated field.
+    test : logits to score.
+    target : limit on the error rate of accepted predictions; half of the test predictions' error
+        rate if None. Without labels the threshold flags 5 % of predictions like the held-out ones.
+    seed : seed of the random splits.
     """
-    _check(train, test, target)
+    if target is not None:
+        checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
+    if isinstance(train, QIPF):
+        field, reference = train, calibration_of(train).scores
+        _require_width(test, field.n_features_in_)
+    else:
+        _require_width(test, train.logits.shape[1])
+        field, reference = _fitted(train, seed)
+    scores, predicted = _scores(field, test.logits), test.logits.argmax(1)
+    evaluation = None
+    if test.labels is not None and len(predicted) > 1:
+        evaluation = certified_evaluation(scores["qipf"], predicted != test.labels, target, seed)
+    return Study(field, reference, scores, predicted, test.labels, evaluation)
+
+
+def _fitted(train: Block, seed: int) -> tuple[QIPF, NDArray[np.float64]]:
+    """A field of most training logits, and the uncertainty of the others."""
+    if len(train.logits) < FEWEST_ROWS:
+        raise QIPFInputError(
+            f"There are {len(train.logits)} training rows; at least {FEWEST_ROWS} are needed."
+        )
     order = np.random.default_rng(seed).permutation(len(train.logits))
     held = min(HELD_OUT, math.ceil(len(order) / 5))
     apart, inside = order[:held], order[held:]
     labels = None if train.labels is None else train.labels[inside]
     field = QIPF(random_state=seed).fit(train.logits[inside], labels)
-    reference, scores = _scores(field, train.logits[apart]), _scores(field, test.logits)
-    predicted = test.logits.argmax(1)
-    evaluation = None
-    if test.labels is not None and len(predicted) > 1:
-        evaluation = certified_evaluation(scores["qipf"], predicted != test.labels, target, seed)
-    return Study(field, reference, scores, predicted, test.labels, evaluation)
+    return field, field.uncertainty(train.logits[apart])
 
 
 def certified_evaluation(
@@ -132,15 +152,9 @@ def _scores(field: QIPF, logits: NDArray[np.float64]) -> Scores:
     return {"qipf": field.uncertainty(logits), **peers}
 
 
-def _check(train: Block, test: Block, target: float | None) -> None:
-    if train.logits.shape[1] != test.logits.shape[1]:
+def _require_width(test: Block, width: int) -> None:
+    if test.logits.shape[1] != width:
         raise QIPFInputError(
-            f"Training rows have {train.logits.shape[1]} logits, test rows "
-            f"{test.logits.shape[1]}. Both must come from one model."
+            f"Training rows have {width} logits, test rows {test.logits.shape[1]}. Both must come "
+            "from one model."
         )
-    if len(train.logits) < FEWEST_ROWS:
-        raise QIPFInputError(
-            f"There are {len(train.logits)} training rows; at least {FEWEST_ROWS} are needed."
-        )
-    if target is not None:
-        checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
