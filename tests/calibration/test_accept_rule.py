@@ -253,7 +253,7 @@ U, W = np.linspace(0, 1, 400), np.zeros(400, bool)
         ((U, U), {}, "wrong must hold booleans"),
         ((U, np.array(["no"] * 400)), {}, "got ['no']"),
         ((U[:, None], W), {}, "got shape (400, 1)"),
-        (([], []), {}, "got shape (0,)"),
+        (([], []), {}, "uncertainty is empty"),
         ((np.append(U[1:], np.nan), W), {}, "(first: row 399, nan)"),
         ((U * 1j, W), {}, "real numbers, got complex128"),
         (([[1.0], [1.0, 2.0]], W), {}, "uncertainty is not an array of numbers"),

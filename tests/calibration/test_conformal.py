@@ -101,7 +101,7 @@ def test_of_too_many_a_random_part_is_kept(monkeypatch, rng):
     ("arguments", "phrase"),
     [
         (([],), "scores is empty"),
-        (([1.0, np.nan, np.inf],), "scores has 2 entries with NaN or inf (first: entry 1)"),
+        (([1.0, np.nan, np.inf],), "scores has 2 values that are not finite (first: row 1"),
         (([[1.0]],), "got shape (1, 1)"),
         ((["a"],), "real numbers, got <U1"),
         (([1j],), "real numbers, got complex128"),

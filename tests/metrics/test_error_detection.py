@@ -284,8 +284,8 @@ MISSING = next(s for s in range(99) if len(set(np.random.default_rng(s).integers
 @pytest.mark.parametrize(
     ("uncertainty", "wrong", "message"),
     [
-        ([], [], "uncertainty must be one number for each prediction"),
-        ([[1.0, 2.0]], [[True, False]], "uncertainty must be one number for each prediction"),
+        ([], [], "uncertainty is empty"),
+        ([[1.0, 2.0]], [[True, False]], "one number per prediction"),
         ([1.0, 2.0], [True], "wrong must have the shape of uncertainty"),
         ([1.0, 2.0], [0, 3], "wrong must hold booleans"),
         ([1.0, math.nan, -math.inf], [True, False, True], "2 values that are not finite"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -291,14 +292,12 @@ def _reachable_risk(
     """The smallest risk of two digits that would have been certified."""
     risks = [digits / 10**power for power in range(9, 1, -1) for digits in range(10, 100)]
     risks = [risk for risk in risks if risk > max_risk]
-    found, low, high = None, 0, len(risks)
-    while low < high:
-        middle = (low + high) // 2
-        if _most_accepted(scores, errors, risks[middle], confidence):
-            found, high = risks[middle], middle
-        else:
-            low = middle + 1
-    return found
+
+    def certifies(risk: float) -> bool:
+        return _most_accepted(scores, errors, risk, confidence) > 0
+
+    found = bisect_left(risks, True, key=certifies)
+    return risks[found] if found < len(risks) else None
 
 
 def _covering(

@@ -1,32 +1,31 @@
-"""Accuracy without labels: how many of a window's predictions are right, judged by their doubt."""
+"""Accuracy of unlabelled predictions, estimated from their uncertainties."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from sklearn.isotonic import isotonic_regression
 
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_scores, checked_share
 
-#: Ways to get from uncertainties to an accuracy.
+#: Names of the estimators.
 METHODS = ("threshold", "isotonic")
 
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """The accuracy of a window of predictions, and between what bounds it lies.
+    """Estimated accuracy of a window of predictions, with an interval.
 
-    The bounds are a normal approximation: for data like the held-out set they hold about as often
-    as `confidence` says, the nearer the larger window and held-out set are. A shift that turns
-    right predictions wrong without raising their uncertainty (a class the model never saw that it
-    takes for one it knows, labels whose meaning changed, inputs made to deceive it) leaves the
-    estimate where it was.
+    The interval is a normal approximation for data like the held-out set. A shift that makes
+    predictions wrong without raising their uncertainty (a new class taken for a known one, labels
+    whose meaning changed, adversarial inputs) does not change the estimate.
     """
 
     accuracy: float
@@ -37,24 +36,32 @@ class AccuracyEstimate:
     held_out: int  # labelled predictions that the estimate rests on
 
 
+class Steps(NamedTuple):
+    """A step function from uncertainty to error rate."""
+
+    edges: NDArray[np.float64]  # (k - 1,) where the next step begins
+    rates: NDArray[np.float64]  # (k,) share of a step that is counted as wrong
+    variances: NDArray[np.float64]  # (k,) of one prediction about it
+    counts: NDArray[np.float64]  # (k,) held-out predictions of the step
+
+
 class AccuracyEstimator:
-    r"""The accuracy of unlabelled predictions, learned from held-out ones with known errors.
+    r"""Estimates the accuracy of unlabelled predictions from held-out ones with known errors.
 
-    ``"threshold"`` takes the threshold that as many held-out predictions exceed as are wrong, and
-    calls wrong what exceeds it (average thresholded confidence, Garg et al. 2022). ``"isotonic"``
-    averages :math:`P(\text{wrong} \mid u)`, a rising step function fitted to groups of
-    :math:`\sqrt n` held-out predictions; beyond the last step it stays where it is. On data like
-    the held-out set both are right on average; as predictions leave its range the first follows
-    them further, which is why it is the default.
+    ``"threshold"`` counts predictions above a threshold as wrong; as many held-out predictions
+    exceed it as are wrong (average thresholded confidence, Garg et al. 2022). ``"isotonic"``
+    averages :math:`P(\text{wrong} \mid u)`, an increasing step function fitted to groups of
+    :math:`\sqrt n` held-out predictions and constant beyond them. On data like the held-out set
+    both are unbiased. On shifted data the first reacts more, so it is the default.
 
-    The interval is normal, for the window's true accuracy, with the variance of what the estimate
-    gets wrong on data like the held-out set, both on the window and in the learning of it.
-    Where the estimate calls a share :math:`q` of the window wrong, and of such predictions
-    :math:`a` were right and of the others :math:`b` wrong among the :math:`n` held out,
-    :math:`V = (qa + (1-q)b)(1/m + 1/n)` for a window of :math:`m`; for the isotonic steps, with
-    error rates :math:`r_k`, held-out counts :math:`n_k` and shares :math:`v_k` of the window,
-    :math:`V = \sum_k v_k r_k (1-r_k)/m + \sum_k v_k^2 r_k(1-r_k)/n_k`. All rates in the variance
-    have half an error and half a success added: none seen does not mean none possible.
+    The interval for the window's true accuracy is normal, with the variance of the estimate's error
+    on the window and from the held-out set. If a share :math:`q` of the :math:`m` predictions of
+    the window is counted as wrong, and among the :math:`n` held-out ones a share :math:`a` of those
+    counted as wrong was correct and a share :math:`b` of the others wrong,
+    :math:`V = (qa + (1-q)b)(1/m + 1/n)`. For isotonic steps with error rates :math:`r_k`, held-out
+    counts :math:`n_k` and shares :math:`v_k` of the window,
+    :math:`V = \sum_k v_k r_k (1-r_k)/m + \sum_k v_k^2 r_k(1-r_k)/n_k`. Half an error and half a
+    success are added to all rates in the variance.
 
     Parameters
     ----------
@@ -65,11 +72,10 @@ class AccuracyEstimator:
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> doubt = rng.uniform(size=2000)
-    >>> estimator = AccuracyEstimator(doubt, rng.uniform(size=2000) < doubt**3)
-    >>> window = rng.uniform(size=500)
-    >>> told = estimator.estimate(window)
-    >>> told.low < 0.75 < told.high
+    >>> uncertainty = rng.uniform(size=2000)
+    >>> estimator = AccuracyEstimator(uncertainty, rng.uniform(size=2000) < uncertainty**3)
+    >>> found = estimator.estimate(rng.uniform(size=500))
+    >>> found.low < 0.75 < found.high
     True
     """
 
@@ -86,26 +92,28 @@ class AccuracyEstimator:
         self.held_out = len(held_out)
         assert held_out.wrong is not None
         steps = _threshold if method == "threshold" else _isotonic
-        self._edges, self._rates, self._doubts, self._counts = steps(
-            held_out.scores, held_out.wrong
-        )
+        self._steps = steps(held_out.scores, held_out.wrong)
 
     @classmethod
     def of(cls, calibration: Calibration, method: str = "threshold") -> AccuracyEstimator:
-        """The estimator of a calibrated field: ``AccuracyEstimator.of(field.calibration_)``."""
+        """The estimator of a calibration set: ``AccuracyEstimator.of(model.calibration_)``."""
         return cls(calibration.scores, calibration.wrong, method)
 
     def estimate(self, uncertainty: Any, confidence: float = 0.95) -> AccuracyEstimate:
-        """The accuracy of the predictions with these uncertainties; NaN counts as the highest."""
+        """Estimate the accuracy of predictions; an uncertainty of NaN counts as the highest."""
         values = checked_scores(uncertainty, "uncertainty")
         if len(values) == 0:
             raise QIPFInputError("uncertainty is empty: there is no accuracy of no predictions.")
         confidence = checked_share(confidence, "confidence", 0.95)
-        m = len(values)
-        steps = np.searchsorted(self._edges, np.where(np.isnan(values), np.inf, values), "right")
-        share = np.bincount(steps, minlength=len(self._rates)) / m
-        accuracy = 1.0 - float(share @ self._rates)
-        variance = float(share @ self._doubts) / m + self._learning_variance(share)
+        m, steps = len(values), self._steps
+        step = np.searchsorted(steps.edges, np.where(np.isnan(values), np.inf, values), "right")
+        share = np.bincount(step, minlength=len(steps.rates)) / m
+        accuracy = 1.0 - float(share @ steps.rates)
+        if self.method == "threshold":
+            from_held_out = float(share @ steps.variances) / self.held_out
+        else:
+            from_held_out = float((share**2) @ (steps.variances / steps.counts))
+        variance = float(share @ steps.variances) / m + from_held_out
         # half a prediction: the true accuracy is a whole number of them
         margin = float(ndtri(0.5 + confidence / 2)) * math.sqrt(variance) + 0.5 / m
         return AccuracyEstimate(
@@ -117,38 +125,24 @@ class AccuracyEstimator:
             held_out=self.held_out,
         )
 
-    def _learning_variance(self, share: NDArray[np.float64]) -> float:
-        if self.method == "threshold":
-            return float(share @ self._doubts) / self.held_out
-        return float((share**2) @ (self._doubts / self._counts))
-
 
 def estimate_accuracy(
     uncertainty: Any, held_out: Any, confidence: float = 0.95, method: str = "threshold"
 ) -> AccuracyEstimate:
-    """The accuracy of a window of unlabelled predictions.
+    """Estimate the accuracy of a window of unlabelled predictions.
 
-    Fails, with bounds that look as sure as ever, where the model errs without doubt: see
-    `AccuracyEstimate`. Look at `ShiftMonitor`'s verdict beside it.
+    The interval does not cover shifts that leave the uncertainty as it was; see
+    `AccuracyEstimate`, and compare with `ShiftMonitor`.
 
     Parameters
     ----------
     uncertainty : (m,) uncertainties of the window's predictions.
-    held_out : what they are compared with: a field calibrated with labels
-        (``field.calibrate(logits, labels)``), or a `Calibration` with its `wrong`.
+    held_out : a model that was calibrated with labels, or a `Calibration` with `wrong`.
     confidence : of the interval.
     method : ``"threshold"`` or ``"isotonic"``, see `AccuracyEstimator`.
     """
     calibration = calibration_of(held_out)
     return AccuracyEstimator.of(calibration, method).estimate(uncertainty, confidence)
-
-
-Steps = tuple[
-    NDArray[np.float64],  # edges (k - 1,): where the next step begins
-    NDArray[np.float64],  # rates (k,): the share called wrong
-    NDArray[np.float64],  # doubts (k,): variance of one prediction about it
-    NDArray[np.float64],  # counts (k,): held-out predictions on the step
-]
 
 
 def _threshold(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
@@ -158,16 +152,14 @@ def _threshold(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
     step = np.searchsorted(edges, scores, side="right")  # below, at, above the threshold
     counts = np.bincount(step, minlength=3).astype(np.float64)
     wrongs = np.bincount(step, weights=wrong, minlength=3)
-    # of equal scores at the threshold only so many are called wrong that the sum is right
+    # of equal scores at the threshold only so many are counted as wrong that the sum is right
     rates = np.array([0.0, (errors - counts[2]) / counts[1], 1.0])
     missed, false = wrongs + 0.5, counts - wrongs + 0.5
-    doubts = (missed * (1.0 - rates) ** 2 + false * rates**2) / (counts + 1.0)
-    return edges, rates, doubts, counts
+    variances = (missed * (1.0 - rates) ** 2 + false * rates**2) / (counts + 1.0)
+    return Steps(edges, rates, variances, counts)
 
 
 def _isotonic(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
-    from sklearn.isotonic import isotonic_regression
-
     size = math.isqrt(len(scores))
     group = np.searchsorted(scores, scores, side="left") // size  # equal scores stay together
     first = np.flatnonzero(np.diff(group, prepend=-1))
@@ -177,4 +169,4 @@ def _isotonic(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
     steps = np.flatnonzero(np.diff(fitted, prepend=-1.0))
     errors, counts = np.add.reduceat(errors, steps), np.add.reduceat(counts, steps)
     smooth = (errors + 0.5) / (counts + 1.0)
-    return scores[first[steps[1:]]], errors / counts, smooth * (1.0 - smooth), counts
+    return Steps(scores[first[steps[1:]]], errors / counts, smooth * (1.0 - smooth), counts)

@@ -15,7 +15,7 @@ from qipf.calibration.quantization import rounded
 from qipf.errors import QIPFInputError
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
-from qipf.validation.scores import checked_flags, checked_scores
+from qipf.validation.scores import checked_flags, checked_scores, finite_scores
 
 #: Largest number of scores that are kept (8 MiB); p-values go down to one in a million.
 MOST_SCORES = 2**20
@@ -58,15 +58,7 @@ class Calibration:
     wrong: NDArray[np.bool_] | None
 
     def __init__(self, scores: Any, wrong: Any = None) -> None:
-        values = checked_scores(scores, "scores")
-        if len(values) == 0:
-            raise QIPFInputError("scores is empty: at least one uncertainty is needed.")
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad):
-            raise QIPFInputError(
-                f"scores has {len(bad)} entries with NaN or inf (first: entry {bad[0]}). Calibrate "
-                "on predictions with finite uncertainties."
-            )
+        values = finite_scores(scores, "scores")
         flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
         if len(values) > MOST_SCORES:
             kept = np.random.default_rng(0).choice(len(values), MOST_SCORES, replace=False)

@@ -30,6 +30,7 @@ takes its share along (the fallback procedure; Wiens, 2003).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 
 import numpy as np
@@ -95,11 +96,10 @@ def fewest(errors: int, max_risk: float, level: float) -> int:
     high = errors + 1
     while tail(errors, high, max_risk) > level:
         high *= 2
-    low = max(errors, high // 2)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if tail(errors, middle, max_risk) <= level else (middle, high)
-    return high
+    sizes = range(max(errors, high // 2) + 1, high)
+    return sizes.start + bisect_left(
+        sizes, True, key=lambda size: bool(tail(errors, size, max_risk) <= level)
+    )
 
 
 def _starts(

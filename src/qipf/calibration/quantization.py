@@ -1,12 +1,11 @@
-"""Scores rounded so that equal predictions have equal scores, whatever batch they came in.
+"""Rounding of scores, so that equal predictions have equal scores in batches of any size.
 
 The uncertainties of the same input differ by a few millionths with the size of the batch, because
-float32 sums are taken in another order. Ranked as they are, equal predictions would be told apart,
-and predictions calibrated in one batch but served one by one would seem to have shifted. So every
-comparison of scores (p-values, accept rules, outlier limits, the shift monitor) rounds them with
-the same fixed function first. What holds for exchangeable scores holds for rounded ones. Two scores
-on both sides of the boundary between two steps still differ, however close they are: rounding makes
-that rare, not impossible.
+float32 sums are taken in another order. Without rounding, equal predictions would get different
+ranks, and predictions scored one by one would seem shifted from a calibration in batches. So every
+comparison of scores (p-values, accept rules, outlier limits, the shift monitor) rounds them first.
+Rounded exchangeable scores are exchangeable. Two close scores on either side of a boundary between
+steps still differ; rounding makes that rare, not impossible.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Error rates among the predictions that are accepted, and what a sample says about them."""
+"""The risk-coverage curve: error rate among accepted predictions, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from qipf.validation.scores import checked_share
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The error rate among what is accepted, for every threshold that tells predictions apart.
+    """Coverage and error rate of the accepted predictions at every threshold.
 
-    `low` and `high` bound the true error rate at one threshold, chosen before looking at the
-    errors, with the confidence; not all thresholds at once. Whoever picks the best point of the
-    curve by eye loses the guarantee, which is what `qipf.accept_rule` is for.
+    `low` and `high` bound the true error rate at one threshold that was chosen without looking at
+    the errors; they do not hold at all thresholds at once. To choose a threshold by the data, use
+    `qipf.accept_rule`.
     """
 
     thresholds: NDArray[np.float64]  # (G,) the distinct uncertainties, rising; tied ones together

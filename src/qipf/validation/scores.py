@@ -17,21 +17,22 @@ def checked_outcomes(
     wrong: Any,  # (n,)
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Finite uncertainties, and 1 where the prediction is wrong, else 0."""
-    scores = real_numbers(uncertainty, "uncertainty")
-    if scores.ndim != 1 or not len(scores):
+    scores = finite_scores(uncertainty, "uncertainty")
+    return scores, checked_flags(wrong, len(scores), "uncertainty").astype(np.int64)
+
+
+def finite_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
+    """One finite number per prediction, as float64, and at least one."""
+    scores = checked_scores(values, name)
+    if not len(scores):
+        raise QIPFInputError(f"{name} is empty: at least one uncertainty is needed.")
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
         raise QIPFInputError(
-            f"uncertainty must be one number for each prediction, shape (n,) with n at least 1; "
-            f"got shape {scores.shape}."
+            f"{name} has {len(bad)} values that are not finite (first: row {bad[0]}, "
+            f"{scores[bad[0]]}). Drop these predictions."
         )
-    errors = checked_flags(wrong, len(scores), "uncertainty")
-    scores = scores.astype(np.float64)
-    unusable = np.flatnonzero(~np.isfinite(scores))
-    if len(unusable):
-        raise QIPFInputError(
-            f"uncertainty has {len(unusable)} values that are not finite (first: row "
-            f"{unusable[0]}, {scores[unusable[0]]}). Drop these predictions, or rank them yourself."
-        )
-    return scores, errors.astype(np.int64)
+    return scores
 
 
 def checked_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
