@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from torch import nn
 
@@ -37,11 +36,3 @@ def test_the_values_are_those_of_plain_torch():
         ]
     )
     assert torch.equal(Constants()(x), expected)
-
-
-@pytest.mark.slow
-def test_numbers_become_float64_tensors_of_the_graph():
-    program = torch.export.export(Constants(), (torch.ones(3, dtype=torch.float64),), strict=False)
-    constants = [value for value in program.constants.values() if torch.is_tensor(value)]
-    assert {value.dtype for value in constants} == {torch.float64}
-    assert math.pi in [float(value) for value in constants]

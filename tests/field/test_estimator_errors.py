@@ -122,5 +122,6 @@ def test_bad_labels_are_refused(train):
     with pytest.raises(QIPFInputError, match="not both"):
         QIPF().fit(train, np.zeros(800, int), wrong=np.zeros(800, bool))
     for labels in (np.arange(1, 801) % 10 + 1, np.full(800, 0.5), np.full(800, "cat")):
-        with pytest.warns(QIPFWarning, match="y must hold"):
+        with pytest.warns(QIPFWarning, match="y must hold") as warned:
             assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"
+        assert [w.filename for w in warned] == [__file__]

@@ -1,0 +1,118 @@
+"""Building a field: the rows and labels that choose its bandwidth, and the rows it is made of."""
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import QIPF
+from qipf.field.bandwidth import FACTORS, Choice
+
+
+def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
+    seen = {}
+
+    def spy(centers, held_out, nearness, **options):
+        seen.update(centers=centers.numpy(), held_out=held_out.numpy(), nearness=nearness)
+        return Choice(2.0, "error detection", {})
+
+    monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
+    labels = train.argmax(1)
+    labels[::7] = (labels[::7] + 1) % 10
+    field = QIPF(max_centers=300, reduction="random").fit(train, labels)
+    inside = {row.tobytes() for row in seen["centers"]}
+    assert len(seen["centers"]) == 300
+    assert len(seen["held_out"]) == 500
+    assert not any(row.tobytes() in inside for row in seen["held_out"])
+    # with rows to spare, none of the held-out ones enters the final field either
+    assert {row.tobytes() for row in field.centers_} == inside
+    # and the nearness to an error is that of the held-out rows
+    leads = np.diff(np.sort(train, 1)[:, -2:])[:, 0]
+    nearness = np.where(train.argmax(1) != labels, np.inf, -leads)
+    place = {row.tobytes(): near for row, near in zip(train, nearness, strict=True)}
+    np.testing.assert_array_equal(seen["nearness"], [place[r.tobytes()] for r in seen["held_out"]])
+
+
+def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(monkeypatch, train):
+    seen = {}
+
+    def spy(centers, held_out, nearness, *, log_weights, spread, width, **options):
+        seen.update(centers=centers, held_out=held_out.numpy(), width=width)
+        seen.update(weights=log_weights.exp(), spread=spread)
+        return Choice(2.0, "likelihood", {})
+
+    monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
+    field = QIPF(max_centers=100, reduction="coreset").fit(train)
+    held = {row.tobytes() for row in seen["held_out"]}
+    assert len(held) == 160
+    others = np.stack([row for row in train if row.tobytes() not in held]).astype(np.float64)
+    # the width is chosen by exactly the other rows
+    weights, centers = seen["weights"].numpy(), seen["centers"].double().numpy()
+    np.testing.assert_allclose(weights @ centers, others.mean(0), atol=1e-5)
+    between = weights @ (centers - others.mean(0)) ** 2
+    variance = between.mean() + seen["spread"] ** 2
+    assert variance == pytest.approx(others.var(0).mean(), rel=1e-5)
+    assert field.centers_.shape == (100, 10)
+    # the width is that of all rows
+    silverman = train.std(0, dtype=np.float64).mean() * (4 / (12 * 800)) ** (1 / 14)
+    assert field.bandwidth_ == pytest.approx(2 * silverman, rel=1e-5)
+
+
+def test_few_rows_return_to_the_field_after_the_choice(train):
+    field = QIPF().fit(train)
+    assert field.centers_.shape == (800, 10)
+    assert field.bandwidth_factor_ in FACTORS
+    assert field.bandwidth_criterion_ == "likelihood"
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_labels_choose_the_bandwidth_by_error_detection(train, as_tensor):
+    labels = train.argmax(1)
+    labels[:400:3] = (labels[:400:3] + 1) % 10
+    wrong = train.argmax(1) != labels
+    if as_tensor:
+        by_label = QIPF().fit(torch.from_numpy(train), torch.from_numpy(labels))
+    else:
+        by_label = QIPF().fit(train, labels)
+    assert by_label.bandwidth_criterion_ == "error detection"
+    assert by_label.bandwidth_ == QIPF().fit(train, wrong=wrong).bandwidth_
+
+
+def test_labels_without_errors_choose_the_bandwidth_by_near_errors(train):
+    labels = train.argmax(1)
+    by_label = QIPF().fit(train, labels)
+    assert by_label.bandwidth_criterion_ == "errors and near errors"
+    tensors = QIPF().fit(torch.from_numpy(train).requires_grad_(), torch.from_numpy(labels))
+    assert tensors.bandwidth_ == by_label.bandwidth_
+    # the lead of float16 numbers is known exactly, and their rows are those of float32
+    half = train.astype(np.float16)
+    for rows in (half, torch.from_numpy(half)):
+        found = QIPF().fit(rows, half.argmax(1))
+        assert found.bandwidth_criterion_ == "errors and near errors"
+        assert found.bandwidth_ == QIPF().fit(half.astype(np.float32), half.argmax(1)).bandwidth_
+    # errors alone do not show what was near, and one logit has no lead
+    for rows, given in (
+        (train, {"wrong": np.zeros(800, bool)}),
+        (train[:, :1], {"y": np.zeros(800, int)}),
+        (train[:400], {"y": labels[:400]}),  # a tenth of 80 held-out rows is too few
+    ):
+        by_flags, plain = QIPF().fit(rows, **given), QIPF().fit(rows)
+        assert by_flags.bandwidth_criterion_ == plain.bandwidth_criterion_ == "likelihood"
+        assert by_flags.bandwidth_ == plain.bandwidth_
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_the_scale_of_the_logits_does_not_matter_to_near_errors(train, scale):
+    rows = train.astype(np.float64)
+    plain, scaled = (QIPF().fit(part, rows.argmax(1)) for part in (rows, rows * scale))
+    assert scaled.bandwidth_criterion_ == "errors and near errors"
+    assert scaled.bandwidth_factor_ == plain.bandwidth_factor_
+
+
+def test_bandwidth_rules(train):
+    plain = QIPF(bandwidth="silverman").fit(train)
+    assert (plain.bandwidth_factor_, plain.bandwidth_criterion_) == (1.0, "silverman")
+    given = QIPF(bandwidth=2 * plain.bandwidth_).fit(train)
+    assert given.bandwidth_factor_ == pytest.approx(2.0)
+    assert given.bandwidth_criterion_ == "given"
+    few = QIPF().fit(train[:6])
+    assert few.bandwidth_criterion_ == "silverman"
