@@ -93,17 +93,17 @@ def test_what_is_gathered_is_what_is_condensed():
     for kept in seen.values():
         kept.add(rows, None)
     kept = seen["coreset"]
-    everything = kept.gathered(0, cpu)
+    everything = kept.weighted_rows(0, cpu)
     assert everything.spread == 0.0
     np.testing.assert_array_equal(np.sort(everything.centers, 0), np.sort(rows, 0))
     held = kept.held_out()
-    part = kept.gathered(held, cpu)
+    part = kept.weighted_rows(held, cpu)
     assert part.count == 400 - held
     left = {tuple(row) for row in kept.sample[-held:].tolist()}
     assert not left & {tuple(row) for row in part.centers.tolist()}
     # centres that are rows are already all there is
     random = seen["random"]
-    assert torch.equal(random.gathered(0, cpu).centers, random.condensed(0, cpu).centers)
+    assert torch.equal(random.weighted_rows(0, cpu).centers, random.condensed(0, cpu).centers)
     assert torch.equal(random.condensed(0, cpu, 9.0).centers, random.condensed(0, cpu).centers)
 
 

@@ -23,7 +23,7 @@ class CalibrationMixin:
     """Decisions of a fitted model, from the uncertainties of a calibration set.
 
     A model defines `uncertainty`, `_require_fitted`, `facts` (lines of the summary),
-    `state` (header and arrays of its file) and `_check_state`, and
+    `state` (header and arrays of its file) and `from_state`, and
     calls `_set_calibration` with the scores of held-out predictions.
 
     Attributes
@@ -42,7 +42,8 @@ class CalibrationMixin:
         def _require_fitted(self) -> None: ...
         def facts(self) -> dict[str, str]: ...  # noqa: D102
         def state(self) -> tuple[dict[str, Any], Arrays]: ...  # noqa: D102
-        def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object: ...
+        @classmethod
+        def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> object: ...  # noqa: D102
 
     # ------------------------------------------------------------------ decisions
 
@@ -135,7 +136,7 @@ class CalibrationMixin:
         path = checked_output(Path(path))
         header, arrays = self.state()
         data = encode({**written_by(), **header}, arrays)
-        self._check_state(*decode(data, str(path)), str(path))  # only loadable files are written
+        self.from_state(*decode(data, str(path)), str(path))  # only loadable files are written
         with atomic_write(path) as file:
             file.write(data)
 

@@ -37,7 +37,7 @@ FEWEST_ERRORS = 10
 #: then about 0.05. At most one in so many held-out rows is taken, so that they are near an error.
 ENOUGH_ERRORS, ROWS_PER_ERROR = 30, 10
 
-#: Factors tried on Silverman's width: from a quarter to eight times, in steps of √2.
+#: Factors on Silverman's width: from a quarter to eight times, in steps of √2.
 FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from qipf.field.engines.base import checked_bandwidth
 from qipf.field.kernel import Coreset
 from qipf.field.kmeans import kmeans
 from qipf.validation.arrays import as_given, require_finite
+from qipf.validation.parameters import require_positive_integer
 
 #: A stream holds this many rows, or bytes of them, before it condenses them.
 CHUNK_ROWS, CHUNK_BYTES = 2**16, 2**26
@@ -55,14 +55,14 @@ def coreset(
     >>> np.sort(small.centers.ravel()), small.weights, round(small.spread, 3)
     (array([0.1, 9.1]), array([2., 2.]), 0.1)
     """
-    size = _checked_size(size)
+    require_positive_integer(size, "size")
     rows = _checked_points(points)
     whole = _unweighted(rows)
     if weights is not None:
         counts = _checked_weights(weights, rows.shape[0]).to(rows.device)
         whole = Coreset(rows[counts > 0], counts[counts > 0])
     random = check_random_state(random_state)
-    small = _reduced(whole, size, random, rows.device, bandwidth)
+    small = _reduced(whole, int(size), random, rows.device, bandwidth)
     centers, counts = as_given(small.centers, points), as_given(small.weights, points)
     return Coreset(centers, counts, small.spread)
 
@@ -97,7 +97,8 @@ class CoresetStream:
         chunk: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.size = _checked_size(size)
+        require_positive_integer(size, "size")
+        self.size = int(size)
         self.count = 0
         self.device = torch.device(device)
         self._seed = int(check_random_state(random_state).randint(2**31 - 1))
@@ -203,12 +204,6 @@ def _concatenate(parts: Sequence[Coreset]) -> Coreset:
     spread = largest * math.sqrt(float(counts @ (spreads / largest) ** 2 / counts.sum()))
     centers = torch.cat([part.centers for part in parts])
     return Coreset(centers, torch.cat([part.weights for part in parts]), spread)
-
-
-def _checked_size(size: object) -> int:
-    if not isinstance(size, Integral) or isinstance(size, bool) or size < 1:
-        raise QIPFInputError(f"size must be an integer of at least 1, got {size!r}.")
-    return int(size)
 
 
 def _checked_points(points: Any, fewest: int = 1) -> Tensor:

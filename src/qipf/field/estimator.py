@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import BaseEstimator, OutlierMixin, clone
 from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule
@@ -22,10 +22,10 @@ from qipf.export.check import expected, rounding_margin
 from qipf.export.onnx import OnnxFile, checked_path, write_onnx
 from qipf.export.program import traced
 from qipf.field.bandwidth import nearness_to_error
-from qipf.field.condensed import condensed
+from qipf.field.coreset import coreset
 from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
-from qipf.field.fitting import BuiltField, FieldOptions, build_field
+from qipf.field.fitting import build_field
 from qipf.field.graph import FieldGraph
 from qipf.field.kernel import field_of
 from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
@@ -107,6 +107,19 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     True
     """
 
+    centers_: np.ndarray
+    log_weights_: np.ndarray | None
+    spread_: float
+    bandwidth_: float
+    bandwidth_factor_: float
+    bandwidth_criterion_: str
+    energies_: np.ndarray
+    ground_energy_: float
+    offset_: float
+
+    #: Names of the attributes that `fit` learns from the training rows.
+    learned = tuple(__annotations__)
+
     def __init__(
         self,
         orders: Sequence[int] = (1, 2, 3, 4),
@@ -128,12 +141,6 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         self.engine = engine
         self.device = device
         self.random_state = random_state
-
-    @property
-    def learned(self) -> tuple[str, ...]:
-        """Names of the attributes that `fit` learns from the training rows."""
-        built = [f"{field.name}_" for field in fields(BuiltField) if field.name != "engine"]
-        return (*built, "offset_")
 
     # ------------------------------------------------------------------ fitting
 
@@ -237,14 +244,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
                 "a field needs predictions that differ. Check that the model is trained and that "
                 "X holds logits of different inputs."
             )
-        options = FieldOptions(self.orders, self.bandwidth, self.softening, self.engine)
-        built = build_field(rows, options, self._device)
-        for field in fields(built):
-            if field.name != "engine":
-                setattr(self, f"{field.name}_", getattr(built, field.name))
+        engine = build_field(self, rows, self._device)
+        self._engines = {self._device: (engine, torch.from_numpy(self.energies_).to(self._device))}
         self.n_samples_seen_ = rows.count
-        self._engines = {self._device: built.engine}
-        self._energies: dict[torch.device, Tensor] = {}
         scores = -self._uncertainty(rows.sample.to(self._device)).cpu().numpy()
         self.offset_ = float(np.percentile(scores, 100.0 * self.contamination))
 
@@ -370,6 +372,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def condensed(self, max_centers: int) -> QIPF:
         """The same field with at most `max_centers` weighted centres; calibrate it anew.
 
+        Bandwidth, energies and offset stay, so its scores are estimates of the field's own.
+
         >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(500, 2)))
         >>> small = field.condensed(50)
         >>> len(small.centers_), small.bandwidth_ == field.bandwidth_
@@ -377,7 +381,19 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         """
         self._require_fitted()
         require_positive_integer(max_centers, "max_centers")
-        return condensed(self, int(max_centers))
+        counts = None
+        if self.log_weights_ is not None:
+            counts = np.exp(self.log_weights_) * self.n_samples_seen_
+        small = coreset(self.centers_, int(max_centers), weights=counts)
+        if len(small.centers) == len(self.centers_):
+            return self
+        twin: QIPF = clone(self)
+        for name in (*self.learned, "n_samples_seen_", "n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                setattr(twin, name, getattr(self, name))
+        twin.centers_, twin.log_weights_ = small.centers, small.log_weights
+        twin.spread_ = math.hypot(self.spread_, small.spread)
+        return twin
 
     def export_onnx(
         self,
@@ -450,9 +466,6 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def _require_saveable(self) -> None:
         require_plain_seed(self.random_state)
 
-    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
-        return QIPF.from_state(header, arrays, path)
-
     @classmethod
     def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
         """The field in a file's header and arrays, which are checked; for `qipf.load`."""
@@ -479,22 +492,24 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         moments = self._moments(rows)
         few = rows.shape[0] <= FEW_ROWS and rows.device.type == "cpu" and not rows.requires_grad
         bare = bare_modes(moments, self.bandwidth_, self.orders, self.softening, in_numpy=few)
-        cache: dict[torch.device, Tensor] = self.__dict__.setdefault("_energies", {})
-        if rows.device not in cache:
-            cache[rows.device] = torch.from_numpy(self.energies_).to(rows.device)
-        return bare + cache[rows.device]
+        return bare + self._on(rows.device)[1]
 
     def _moments(self, rows: Tensor) -> Moments:
-        cache: dict[torch.device, Engine] = self.__dict__.setdefault("_engines", {})
-        if rows.device not in cache:
+        return self._on(rows.device)[0](rows)
+
+    def _on(self, device: torch.device) -> tuple[Engine, Tensor]:
+        """Engine and energies on a device, kept for the next call."""
+        cache: dict[torch.device, tuple[Engine, Tensor]] = self.__dict__.setdefault("_engines", {})
+        if device not in cache:
             log_weights = None
             if self.log_weights_ is not None:
-                log_weights = torch.from_numpy(self.log_weights_).to(rows.device)
-            centers = torch.from_numpy(self.centers_).to(rows.device)
-            cache[rows.device] = field_of(
-                self.engine, centers, self.bandwidth_, log_weights, self.spread_
+                log_weights = torch.from_numpy(self.log_weights_).to(device)
+            centers, energies = (
+                torch.from_numpy(values).to(device) for values in (self.centers_, self.energies_)
             )
-        return cache[rows.device](rows)
+            engine = field_of(self.engine, centers, self.bandwidth_, log_weights, self.spread_)
+            cache[device] = engine, energies
+        return cache[device]
 
     def _compute_device(self, rows: Tensor, X: Any) -> torch.device:
         if self.device != "auto":
@@ -505,6 +520,5 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        for cache in ("_engines", "_energies"):
-            state.pop(cache, None)
+        state.pop("_engines", None)
         return state

@@ -50,7 +50,12 @@ class FieldGraph(nn.Module):
         centers, log_weights = checked_centers(torch.from_numpy(field.centers_), log_weights)
         origin = centers.mean(0, dtype=torch.float64)
         square = ((centers.double() - origin) / self.width).square().sum(1)
-        _check_reach(float(square.max()) ** 0.5)
+        reach = float(square.max()) ** 0.5
+        if not reach <= FARTHEST_CENTER:
+            raise QIPFInputError(
+                f"The field's centres lie up to {reach:.3g} bandwidths from their mean; beyond "
+                f"{FARTHEST_CENTER:.0e} an exported graph loses digits. Fit with a wider bandwidth."
+            )
         self.centers: Tensor
         self.origin: Tensor
         self.bias: Tensor
@@ -101,11 +106,3 @@ class FieldGraph(nn.Module):
         logsumexp = (top + torch.log(total)).squeeze(1)
         mean_square = (kernel_ij @ self.square / total).squeeze(1)
         return q_i, Averages(logsumexp, kernel_ij @ k_j / total, mean_square)
-
-
-def _check_reach(reach: float) -> None:
-    if not reach <= FARTHEST_CENTER:
-        raise QIPFInputError(
-            f"The field's centres lie up to {reach:.3g} bandwidths from their mean; beyond "
-            f"{FARTHEST_CENTER:.0e} an exported graph loses digits. Fit with a wider bandwidth."
-        )

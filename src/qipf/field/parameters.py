@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -54,14 +53,10 @@ def _check_bandwidth(bandwidth: Any) -> None:
         if bandwidth not in ("cv", "silverman"):
             unknown = str(unknown_name("bandwidth", bandwidth, ["cv", "silverman"]))
             raise QIPFInputError(f"{unknown.removesuffix('.')}; or give a positive number.")
-    elif not _is_number(bandwidth) or not 0 < float(bandwidth) < math.inf:
+    elif not _is_number(bandwidth) or not 1e-100 <= float(bandwidth) <= 1e100:
         raise QIPFInputError(
-            f"bandwidth must be 'cv', 'silverman' or a positive number, got {bandwidth!r}."
-        )
-    elif not 1e-100 <= float(bandwidth) <= 1e100:
-        raise QIPFInputError(
-            f"bandwidth must lie between 1e-100 and 1e100, got {bandwidth!r}. Scale the "
-            "logits first."
+            "bandwidth must be 'cv', 'silverman' or a positive number between 1e-100 and 1e100, "
+            f"got {bandwidth!r}."
         )
 
 

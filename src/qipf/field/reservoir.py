@@ -264,7 +264,7 @@ class TrainingRows:
             whole = self._others.result(self._inside(without), bandwidth=bandwidth)
         return whole.to(device)
 
-    def gathered(self, without: int, device: torch.device) -> Coreset:
+    def weighted_rows(self, without: int, device: torch.device) -> Coreset:
         """The rows that `condensed` makes its centres of, with their weights; on `device`."""
         if self._others is None:
             return self.condensed(without, device)

@@ -13,7 +13,7 @@ from qipf.calibration import state as calibration_state
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, warn
 from qipf.field.parameters import check_device, check_parameters
 from qipf.io.container import Arrays
-from qipf.io.schema import refuse, require_keys
+from qipf.io.schema import refuse, require, require_keys
 from qipf.validation.parameters import is_integer
 
 #: Limits of a stored field: number of modes and their highest order. A score costs their product.
@@ -112,10 +112,9 @@ def _set_parameters(field: Any, path: str, parameters: Any) -> None:
     if len(orders) > MOST_ORDERS or max(orders, default=1) > HIGHEST_ORDER:
         refuse(path, f"it has more than {MOST_ORDERS} orders, or one above {HIGHEST_ORDER}")
     for name in ("softening", "contamination"):
-        if type(parameters[name]) not in (int, float):
-            refuse(path, f"its {name} is {parameters[name]!r:.80}")
-    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**32):
-        refuse(path, f"its random_state is {seed!r:.80}")
+        require(type(parameters[name]) in (int, float), path, name, parameters[name])
+    usable = seed is None or (type(seed) is int and 0 <= seed < 2**32)
+    require(usable, path, "random_state", seed)
     field.set_params(**{**parameters, "orders": tuple(orders), "device": "auto"})
     try:
         check_parameters(field)
@@ -126,8 +125,7 @@ def _set_parameters(field: Any, path: str, parameters: Any) -> None:
 
 def _usable_device(path: str, device: Any) -> str:
     """The device in the file if it is available here, else "auto" with a warning."""
-    if not isinstance(device, str) or len(device) > 40:
-        refuse(path, f"its device is {device!r:.80}")
+    require(isinstance(device, str) and len(device) <= 40, path, "device", device)
     try:
         check_device(device)
     except QIPFInputError:
@@ -158,19 +156,15 @@ def _check_arrays(path: str, arrays: Arrays) -> int:
 
 def _check_fitted(path: str, fitted: Mapping[str, Any], modes: int) -> None:
     for name in ("bandwidth", "bandwidth_factor", "ground_energy", "offset", "spread"):
-        if type(fitted[name]) is not float or not math.isfinite(fitted[name]):
-            refuse(path, f"its {name} is {fitted[name]!r:.80}")
-    for name in ("bandwidth", "bandwidth_factor"):
-        if not fitted[name] > 0:
-            refuse(path, f"its {name} is {fitted[name]!r}")
-    if not 0 <= fitted["spread"] <= WIDEST * fitted["bandwidth"]:
-        refuse(path, f"its spread is {fitted['spread']!r}")
-    criterion = fitted["bandwidth_criterion"]
-    if not isinstance(criterion, str) or len(criterion) > 80:
-        refuse(path, f"its bandwidth_criterion is {criterion!r:.80}")
+        value = fitted[name]
+        finite = type(value) is float and math.isfinite(value)
+        require(finite and (value > 0 or "bandwidth" not in name), path, name, value)
+    spread, criterion = fitted["spread"], fitted["bandwidth_criterion"]
+    require(0 <= spread <= WIDEST * fitted["bandwidth"], path, "spread", spread)
+    short = isinstance(criterion, str) and len(criterion) <= 80
+    require(short, path, "bandwidth_criterion", criterion)
     seen = fitted["n_samples_seen"]
-    if type(seen) is not int or not 1 <= seen < 2**63:
-        refuse(path, f"its n_samples_seen is {seen!r:.80}")
+    require(type(seen) is int and 1 <= seen < 2**63, path, "n_samples_seen", seen)
     energies = fitted["energies"]
     numbers = isinstance(energies, list) and all(type(e) is float for e in energies)
     if not numbers or len(energies) != modes or not all(map(math.isfinite, energies)):

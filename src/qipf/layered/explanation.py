@@ -82,14 +82,10 @@ class Explanation:
             )
         if self.doubting is not None:
             lines.append(f"  nearest training examples in {self.doubting}, which doubts most:")
-            lines += _listed(self.predicted, self.nearest)
-            lines += [] if self.rival is None else _listed(self.rival, self.nearest_rival)
+            for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
+                shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in near)
+                lines.append(f"    of class {label}: {shown or 'none'}")
         return "\n".join(lines)
-
-
-def _listed(label: int, found: tuple[Neighbor, ...]) -> list[str]:
-    shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in found)
-    return [f"    of class {label}: {shown or 'none'}"]
 
 
 def explanations(

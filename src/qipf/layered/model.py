@@ -286,12 +286,9 @@ class LayeredQIPF(NetworkModel):
         network = {"fingerprint": unchanged(self.net, self.fitted_with)}
         return {**header, "network": network}, arrays
 
-    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
-        return LayeredQIPF.from_state(header, arrays, path, None)
-
     @classmethod
     def from_state(
-        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None
+        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None = None
     ) -> LayeredQIPF:
         """The model in a file's header and arrays; without `net` it can only be described."""
         model = cls(net)  # type: ignore[arg-type]

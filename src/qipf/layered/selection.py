@@ -17,13 +17,13 @@ from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
-#: Shrinkages that are tried.
+#: Shrinkages that are compared.
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
 
 #: Factors on Silverman's bandwidth: three first, then the two beside the best of them.
 COARSE, FINE = (1.4, 2.8, 5.6), 2**0.5
 
-#: Most tuning rows of a trial, centres of a field on trial, and rows that a metric is made from.
+#: Most tuning rows and centres of a field that is compared, and rows that a metric is made from.
 MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
 
 #: Floor of a row's log posterior.
@@ -106,7 +106,7 @@ def chosen_metric(
 ) -> tuple[Metric, float] | None:
     """Metric and bandwidth of the most likely field, each set having the same weight.
 
-    The fields on trial have only the first centres, which are in random order. Without tuning
+    The compared fields have only the first centres, which are in random order. Without tuning
     rows, the middle shrinkage and bandwidth. None if all rows are equal.
     """
     step = max(1, -(-len(tuning) * len(tuning_labels) // MOST_ROWS))

@@ -39,7 +39,7 @@ class NetworkModel(CalibrationMixin):
     The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Threads
     that call one network at the same time wait for each other.
 
-    A model defines `fit`, `_scores`, `_graph`, `facts`, `state` and `_check_state`. `fit` ends
+    A model defines `fit`, `_scores`, `_graph`, `facts`, `state` and `from_state`. `fit` ends
     with `_set_fitted`.
     """
 

@@ -212,12 +212,9 @@ class WrappedModel(NetworkModel):
                 "loading it: qipf.wrap(net, layer, field=field, pooling=function)."
             )
 
-    def _check_state(self, header: dict[str, Any], arrays: Arrays, path: str) -> object:
-        return WrappedModel.from_state(header, arrays, path, None)
-
     @classmethod
     def from_state(
-        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None
+        cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None = None
     ) -> WrappedModel:
         """The model in a file's header and arrays; without `net` it can only be described."""
         network = header["network"]
