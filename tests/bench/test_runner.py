@@ -16,7 +16,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods import Batch, create
 from qipf.bench.results import Task, read_results
 from qipf.bench.runner import Job, plan, run
-from qipf.bench.scores import read_scores
+from qipf.bench.scores import ScoreStore
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import locked_folder
 from qipf.metrics.error_detection import evaluate
@@ -99,7 +99,7 @@ def test_the_numbers_are_those_of_the_parts_put_together_by_hand(whole):
         expected = evaluate(uncertainty, wrong)
         (record,) = (r for r in read_results(whole) if (r["method"], r["level"]) == (name, 90.0))
         assert {metric: record[metric] for metric in expected} == expected
-        kept = read_scores(whole, "tiny_mlp", "rotation")[90.0]
+        kept = ScoreStore(whole, "tiny_mlp", "rotation", 0).read()[90.0]
         np.testing.assert_array_equal(kept["wrong"], wrong)
         np.testing.assert_array_equal(kept[name], uncertainty.astype(np.float32))
     torch.set_num_threads(before)

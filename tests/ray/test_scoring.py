@@ -234,7 +234,7 @@ def test_logits_but_no_other_columns_may_have_names_of_results():
             lambda field: distributed.score(dataset(table(uncertainty=LABELS)), field),
             "already has a column 'uncertainty'",
         ),
-        (lambda field: distributed.on_ray(workers=0), "workers must be at least 1"),
+        (lambda field: distributed.on_ray(workers=0), "workers must be an integer of at least 1"),
         (lambda field: distributed.fit(dataset(), QIPF(max_centers=0)), "max_centers must be"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every method can be told from every other, on paper and on dark screens."""
+"""Every method can be distinguished from every other, on paper and on dark screens."""
 
 import itertools
 

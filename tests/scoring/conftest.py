@@ -1,4 +1,4 @@
-"""A field, and a folder of shards for it to judge."""
+"""A field, and a folder of shards to score."""
 
 import pytest
 

@@ -80,18 +80,6 @@ def pack_all(out: Path) -> None:
         ScoreStore(out, parts.parent.name, parts.name, seed).pack()
 
 
-def read_scores(
-    out: Path | str, network: str, corruption: str, seed: int = 0
-) -> dict[float, Level]:  # level -> method -> (n,)
-    """The uncertainties that a run kept: by level, then by method, with ``wrong`` among them."""
-    levels = ScoreStore(Path(out), network, corruption, seed).read()
-    if not levels:
-        raise QIPFInputError(
-            f"{out} holds no scores of {network} under {corruption} with seed {seed}."
-        )
-    return levels
-
-
 def _save(path: Path, array: NDArray) -> None:
     with atomic_write(path) as file:
         np.save(file, array, allow_pickle=False)

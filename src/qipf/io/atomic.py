@@ -155,7 +155,5 @@ def checked_name(path: Path | str) -> Path:
     except UnicodeEncodeError:
         sound = False
     if not sound:
-        raise QIPFFileError(
-            f"No file can have the name {str(path)!r}: leave out its odd characters."
-        )
+        raise QIPFFileError(f"No file can have the name {str(path)!r}: use other characters.")
     return path

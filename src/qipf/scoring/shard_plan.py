@@ -35,7 +35,7 @@ class Shard:
 def find_shards(
     field: QIPF, folder: Path, output: Path, columns: str | None, modes: bool
 ) -> list[Shard]:
-    """The shards of a folder, sorted by name, each checked as far as its footer tells."""
+    """The shards of a folder, sorted by name, each checked by its footer."""
     if not folder.is_dir():
         raise QIPFInputError(f"There is no folder {folder}.")
     if output.exists() and not output.is_dir():

@@ -27,7 +27,7 @@ def test_histograms_and_curves_with_the_recorded_areas(tiny_run, tmp_path):
 
 def test_runs_without_scores_raise(tiny_run, tmp_path):
     shutil.copy(tiny_run / "results.jsonl", tmp_path)
-    with pytest.raises(QIPFError, match="holds no scores of short_mlp under zoom"):
+    with pytest.raises(QIPFError, match="kept no uncertainties of .* on short_mlp under zoom"):
         draw_detection(
             tmp_path, tmp_path / "a.png", network="short_mlp", corruption="zoom", level=2
         )

@@ -30,8 +30,7 @@ def stored_run(**corruptions):
         seed_note="",
         methods=["qipf", "softmax"],
         corruptions=lambda network: [name for name in corruptions if name != "none"],
-        scores=lambda network, corruption, seed=None: corruptions[corruption],
-        kept_scores=lambda network, corruption, seed=None: corruptions.get(corruption, {}),
+        scores=lambda network, corruption, seed=None: corruptions.get(corruption, {}),
         clean_scores=lambda network: corruptions.get("none", {}).get(0.0),
     )
 

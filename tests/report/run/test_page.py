@@ -1,4 +1,4 @@
-"""The page of a run tells what its results say."""
+"""The page of a run shows its results."""
 
 import json
 import re

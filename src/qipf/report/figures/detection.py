@@ -44,7 +44,10 @@ def draw_detection(
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)
     names = run.select_methods(methods or "paper")
-    scores, wrong = _scores(run, chosen, corruption, level, names, seed)
+    known, wrong = run.scores(chosen, corruption, seed).get(level, ({}, np.zeros(0, bool)))
+    where = f"{chosen} under {corruption} {level:g}" + (f", seed {seed}" if seed else "")
+    _check_scores(known, wrong, names, where)
+    scores = {name: known[name] for name in names}
     cells = len(names) + 2
     columns = min(COLUMNS, cells)
     rows = -(-cells // columns)
@@ -69,27 +72,18 @@ def draw_detection(
     }
 
 
-def _scores(
-    run: Run,
-    network: str,
-    corruption: str,
-    level: float,
-    methods: Sequence[str],
-    seed: int | None,
-) -> tuple[Scores, NDArray]:
-    scores, wrong = run.scores(network, corruption, seed).get(level, ({}, np.zeros(0, bool)))
+def _check_scores(scores: Scores, wrong: NDArray, methods: Sequence[str], where: str) -> None:
     if missing := [name for name in methods if name not in scores]:
         raise QIPFError(
-            f"The run kept no uncertainties of {', '.join(missing)} on {network} under "
-            f"{corruption} {level:g}. Run it with --keep-scores."
+            f"The run kept no uncertainties of {', '.join(missing)} on {where}. Run it with "
+            "--keep-scores."
         )
     if wrong.all() or not wrong.any():
         kind = "wrong" if wrong.all() else "right"
         raise QIPFError(
-            f"All predictions of {network} under {corruption} {level:g} are {kind}: there is "
-            "nothing to detect. Choose another level."
+            f"All predictions of {where} are {kind}: there is nothing to detect. Choose another "
+            "level."
         )
-    return {name: scores[name] for name in methods}, wrong
 
 
 def _draw_histogram(axis: Any, name: str, scores: NDArray, wrong: NDArray) -> None:

@@ -75,7 +75,7 @@ def _worst_condition(run: Run, network: str, rule: AcceptRule) -> tuple[RuleEval
     found = [
         (evaluate_rule(rule, scores["qipf"][other], wrong[other]), condition_text(name, level))
         for name in run.corruptions(network)
-        for level, (scores, wrong) in run.kept_scores(network, name).items()
+        for level, (scores, wrong) in run.scores(network, name).items()
         if "qipf" in scores
         for _, other in [random_halves(len(wrong))]
     ]
@@ -89,7 +89,7 @@ def timeline_html(run: Run) -> Markup:
     for network in run.networks:
         clean = _clean(run, network)
         for corruption in run.corruptions(network) if clean and "qipf" in clean[0] else ():
-            kept = run.kept_scores(network, corruption)
+            kept = run.scores(network, corruption)
             levels = [k for k in by_severity(corruption, kept) if "qipf" in kept[k][0]]
             if clean and levels:
                 corrupted = {level: kept[level][0]["qipf"] for level in levels}

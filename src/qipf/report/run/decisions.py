@@ -201,7 +201,7 @@ def accuracy_comparisons(
     }
     clean_accuracy = 1 - float(wrong[held_out].mean())
     for corruption in (CLEAN, *run.corruptions(network)):
-        for level, (values, errors) in run.kept_scores(network, corruption, seed).items():
+        for level, (values, errors) in run.scores(network, corruption, seed).items():
             estimates = {
                 name: estimator.estimate(values[name][other])
                 for name, estimator in estimators.items()

@@ -98,19 +98,17 @@ def _percentiles(
     None where no score was kept.
     """
     clean = run.clean_scores(network)
-    kept = run.kept_scores(network, corruption)
+    kept = run.scores(network, corruption)
     if clean is None or not kept:
         return {}
+    unknown = np.full(len(clean[1]), np.nan)
     known = {(CLEAN, CLEAN_LEVEL): clean[0]}
     known |= {(corruption, level): scores for level, (scores, _) in kept.items()}
     table: dict[str, list[list[int | None]]] = {}
     for method in (name for name in run.methods if name in clean[0]):
-        columns: list[Any] = [[None] * len(rows)] * len(steps)
-        for place, step in enumerate(steps):
-            if method in known.get(step, {}):
-                values = percentileofscore(clean[0][method], known[step][method][rows], "mean")
-                columns[place] = [round(value) for value in values]
-        table[method] = [list(image) for image in zip(*columns, strict=True)]
+        scores = [known.get(step, {}).get(method, unknown)[rows] for step in steps]
+        shares = percentileofscore(clean[0][method], np.stack(scores, axis=1), "mean")
+        table[method] = [[None if np.isnan(p) else round(p) for p in image] for image in shares]
     return table
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.bench.results import Record, Task, read_results, task_of
-from qipf.bench.scores import WRONG, read_scores
+from qipf.bench.scores import WRONG, ScoreStore
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.errors import QIPFError, QIPFInputError, unknown_name
+from qipf.errors import QIPFInputError, unknown_name
 from qipf.report.run.levels import identity_of
 from qipf.report.tables import select_methods
 
@@ -139,24 +139,17 @@ class Run:
         return {level: 1 - value for level, value in max(curves, key=len).items()}
 
     def scores(self, network: str, corruption: str, seed: int | None = None) -> ScoresByLevel:
-        """Uncertainties of every method, and which predictions are wrong, of one seed."""
+        """Uncertainties of every method, and which predictions are wrong, of one seed, if kept."""
         chosen = self.seed(network, seed)
-        read = read_scores(self.folder_of(network, chosen), network, corruption, chosen)
+        store = ScoreStore(self.folder_of(network, chosen), network, corruption, chosen)
         return {
             level: ({m: s for m, s in arrays.items() if m != WRONG}, arrays[WRONG].astype(bool))
-            for level, arrays in read.items()
+            for level, arrays in store.read().items()
         }
-
-    def kept_scores(self, network: str, corruption: str, seed: int | None = None) -> ScoresByLevel:
-        """The scores, or nothing where none were measured or kept."""
-        try:
-            return self.scores(network, corruption, seed)
-        except QIPFError:
-            return {}
 
     def clean_scores(self, network: str) -> tuple[Scores, NDArray] | None:
         """Scores of the clean test images, if they were kept."""
-        return self.kept_scores(network, CLEAN).get(CLEAN_LEVEL)
+        return self.scores(network, CLEAN).get(CLEAN_LEVEL)
 
     @property
     def seed_note(self) -> str:

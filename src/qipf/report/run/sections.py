@@ -74,7 +74,7 @@ def risk_html(run: Run) -> Markup:
     charts: Charts = {}
     for network in run.networks:
         for corruption in (*run.corruptions(network), CLEAN):
-            for level, (scores, wrong) in run.kept_scores(network, corruption).items():
+            for level, (scores, wrong) in run.scores(network, corruption).items():
                 condition = condition_text(corruption, level)
                 ordered = {name: scores[name] for name in run.methods if name in scores}
                 title = f"{network}, {condition}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -44,10 +45,7 @@ class TrainedNetwork:
     @cached_property
     def field(self) -> QIPF:
         """The field over the network's training logits, fitted as in the run."""
-        method = self._bench.method("qipf")
-        assert isinstance(method, Field)
-        assert method.field_ is not None
-        return method.field_
+        return cast(QIPF, cast(Field, self._bench.method("qipf")).field_)
 
     @property
     def labels(self) -> NDArray:  # (n,)
