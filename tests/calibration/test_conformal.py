@@ -85,6 +85,7 @@ def test_the_digest_tells_scores_and_errors_apart():
     assert Calibration([2.0, 1.0], [True, False]).digest in digests
 
 
+@pytest.mark.slow
 def test_of_too_many_a_random_part_is_kept(monkeypatch, rng):
     monkeypatch.setattr(conformal, "MOST_SCORES", 50)
     smoothed = []

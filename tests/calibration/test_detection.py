@@ -34,6 +34,8 @@ def test_there_is_nothing_to_detect_if_all_are_alike(wrong):
     assert error_detection([0.1, 0.2], wrong) is None
 
 
-def test_logits_of_extreme_size_have_an_entropy():
-    logits = torch.tensor([[1e30, 0.0], [0.0, 0.0], [3e38, -3e38]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_of_extreme_size_have_an_entropy(dtype):
+    largest = torch.finfo(dtype).max
+    logits = torch.tensor([[1e30, 0.0], [0.0, 0.0], [largest, -largest]], dtype=dtype)
     assert error_detection([0.1, 0.9, 0.2], [False, True, False], logits).entropy == 1.0

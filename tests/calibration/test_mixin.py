@@ -40,6 +40,7 @@ def test_p_values_do_not_depend_on_the_batch(field):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_p_values_of_like_predictions_are_super_uniform(tied):
     # one new prediction for each calibration set: predictions ranked in one set are dependent

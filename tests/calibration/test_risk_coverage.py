@@ -54,6 +54,7 @@ def test_the_area_under_the_curve_is_the_one_the_benchmark_measures():
     assert risk_coverage(uncertainty, wrong).risk.mean() == pytest.approx(aurc(uncertainty, wrong))
 
 
+@pytest.mark.slow
 def test_the_band_holds_at_a_threshold_fixed_beforehand():
     rng, inside = np.random.default_rng(2), 0
     for _ in range(1000):

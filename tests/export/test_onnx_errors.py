@@ -99,6 +99,7 @@ def test_an_old_torch_is_rejected(small, tmp_path, monkeypatch):
         small.export_onnx(tmp_path / "model.onnx")
 
 
+@pytest.mark.slow
 def test_more_than_one_file_can_hold_is_rejected(small, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "LARGEST", 1000)
     with pytest.raises(QIPFError, match="an ONNX file holds at most"):

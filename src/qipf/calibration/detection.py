@@ -44,7 +44,8 @@ def error_detection(
     scores = {"uncertainty": uncertainty}
     if logits is not None and logits.shape[1] > 1:
         log_p = torch.log_softmax(logits.detach().double(), 1)
-        scores["entropy"] = -(log_p.exp() * log_p).sum(1)
+        # where log p is -inf, 0 · log 0 is 0
+        scores["entropy"] = -(log_p.exp() * log_p).nan_to_num(0.0).sum(1)
         scores["max_logit"] = -logits.detach().amax(1)
     areas = {
         name: float(roc_auc_score(errors, checked_scores(values, name)))

@@ -1,8 +1,8 @@
-r"""Which thresholds keep the error rate: exact tests of all, in a sequence fixed beforehand.
+r"""Thresholds that keep an error rate: exact tests of all of them, in a fixed sequence.
 
-Sort the held-out predictions by uncertainty, ties in an order drawn at random. Let :math:`R(t)` be
-the error rate, in the population they come from, among predictions with an uncertainty of at most
-:math:`t`, and :math:`S_k` the errors among the first :math:`k`. Tested is, for every rank,
+Sort the held-out predictions by uncertainty, ties in random order. Let :math:`R(t)` be the error
+rate, in their population, among predictions with an uncertainty of at most :math:`t`, and
+:math:`S_k` the number of errors among the first :math:`k`. The hypothesis of rank :math:`k` is
 
 .. math:: H_k:\ R(t) > \alpha \text{ for some } t \in [u_{(k)}, u_{(k+1)}), \qquad
           p_k = P(\mathrm{Bin}(k, \alpha) \le S_k).

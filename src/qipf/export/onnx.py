@@ -82,7 +82,7 @@ def converted(
     outputs: Sequence[str],
     metadata: Mapping[str, Any],
 ) -> bytes:
-    """The program as the bytes of an ONNX file, sound by ONNX's own checker."""
+    """The program as the bytes of an ONNX file that ONNX's checker accepts."""
     onnx = require_onnx()
     kept = (*program.state_dict.values(), *program.constants.values())
     size = sum(part.numel() * part.element_size() for part in kept if torch.is_tensor(part))
