@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from qipf.monitor.martingale import Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 from qipf.monitor.state import State, read_state, restored_state, write_state
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
+from qipf.validation.parameters import is_integer
 from qipf.validation.scores import checked_scores, checked_share, real_numbers
 
 #: Longest allowed window; its scores are the only part of the stream that is stored.
@@ -254,18 +254,11 @@ def _digest(model: Any) -> str:
 
 
 def _checked(alpha: Any, window: Any, seed: Any) -> tuple[float, int, int]:
-    try:
-        alpha = checked_share(alpha, "alpha", 0.01)
-    except OverflowError:  # an integer beyond the range of floats
-        raise QIPFInputError(f"alpha must lie between 0 and 1, got {alpha!r:.80}.") from None
-    if not _is_integer(window) or not 1 <= window <= LONGEST_WINDOW:
+    alpha = checked_share(alpha, "alpha", 0.01)
+    if not is_integer(window) or not 1 <= window <= LONGEST_WINDOW:
         raise QIPFInputError(
             f"window must be an integer from 1 to {LONGEST_WINDOW}, got {window!r}."
         )
-    if not _is_integer(seed) or not 0 <= seed < 2**63:
+    if not is_integer(seed) or not 0 <= seed < 2**63:
         raise QIPFInputError(f"random_state must be an integer ≥ 0, got {seed!r}.")
     return alpha, int(window), int(seed)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

@@ -23,7 +23,8 @@ class StreamMetrics:
         report = self.report
         if report is None:
             return
-        verdict, window, accuracy = report.verdict, report.verdict.window, report.verdict.accuracy
+        verdict, window = report.verdict, report.verdict.window
+        accuracy = {} if verdict.accuracy is None else vars(verdict.accuracy)
         for name, text, count in [
             ("qipf_predictions", "Predictions seen.", verdict.seen),
             ("qipf_abstained", "Predictions not accepted.", verdict.abstained),
@@ -37,20 +38,12 @@ class StreamMetrics:
             ("qipf_shift_p_value", "Anytime-valid p-value of no shift.", verdict.p_value),
             ("qipf_shift_change_point", "First prediction of the shift.", verdict.change_point),
             ("qipf_window_ks", "Kolmogorov-Smirnov distance to held-out data.", window.ks),
-            (
-                "qipf_window_superiority",
-                "P(more uncertain than a held-out prediction).",
-                window.superiority,
-            ),
+            ("qipf_window_superiority", "P(more uncertain than held out).", window.superiority),
             ("qipf_window_mean_p", "Mean conformal p-value.", window.mean_p),
             ("qipf_window_abstained", "Predictions not accepted in the window.", window.abstained),
-            (
-                "qipf_accuracy",
-                "Estimated accuracy of the window.",
-                getattr(accuracy, "accuracy", None),
-            ),
-            ("qipf_accuracy_low", "Lower confidence bound.", getattr(accuracy, "low", None)),
-            ("qipf_accuracy_high", "Upper confidence bound.", getattr(accuracy, "high", None)),
+            ("qipf_accuracy", "Estimated accuracy of the window.", accuracy.get("accuracy")),
+            ("qipf_accuracy_low", "Lower confidence bound.", accuracy.get("low")),
+            ("qipf_accuracy_high", "Upper confidence bound.", accuracy.get("high")),
         ]:
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)

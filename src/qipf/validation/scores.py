@@ -63,8 +63,11 @@ def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  #
 
 def checked_share(value: Any, name: str, example: float) -> float:
     """A number strictly between 0 and 1."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
-        raise QIPFInputError(f"{name} must lie between 0 and 1, got {value!r}. Try {example:g}.")
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 < value < 1:
+        raise QIPFInputError(
+            f"{name} must lie between 0 and 1, got {value!r:.80}. Try {example:g}."
+        )
     return float(value)
 
 
