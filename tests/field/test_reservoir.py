@@ -85,7 +85,7 @@ def test_training_rows_are_split_without_overlap(reduction):
         assert seen.condensed(0, torch.device("cpu")).count == 400
 
 
-def test_what_is_gathered_is_what_is_condensed():
+def test_weighted_rows_are_what_is_condensed():
     rows, cpu = make_logits(400), torch.device("cpu")
     seen = {
         name: TrainingRows(30, name, np.random.RandomState(0)) for name in ("random", "coreset")

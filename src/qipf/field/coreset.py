@@ -57,7 +57,7 @@ def coreset(
     """
     require_positive_integer(size, "size")
     rows = _checked_points(points)
-    whole = _unweighted(rows)
+    whole = Coreset.of_rows(rows)
     if weights is not None:
         counts = _checked_weights(weights, rows.shape[0]).to(rows.device)
         whole = Coreset(rows[counts > 0], counts[counts > 0])
@@ -115,7 +115,7 @@ class CoresetStream:
         while rows.shape[0] > 0:
             room = self._chunk - sum(part.shape[0] for part in self._held)
             if room <= 0:
-                full, self._held = _unweighted(torch.cat(self._held)), []
+                full, self._held = Coreset.of_rows(torch.cat(self._held)), []
                 self._push(full)
                 continue
             self._held.append(rows[:room].clone())
@@ -154,7 +154,7 @@ class CoresetStream:
         parts = [part for part in self._condensed if part is not None]
         held = [*self._held] if more is None else [*self._held, _checked_points(more, 0).cpu()]
         if any(part.shape[0] for part in held):
-            parts.append(_unweighted(torch.cat(held)))
+            parts.append(Coreset.of_rows(torch.cat(held)))
         if not parts:
             raise QIPFInputError("The stream is empty: add rows before asking for its coreset.")
         return _concatenate(parts)
@@ -189,10 +189,6 @@ def _reduced(
     spread = math.hypot(whole.spread, found.spread)
     small = Coreset(found.centers.to(rows), found.weights.to(rows.device), spread)
     return small if width is None else fit_coreset(small, whole, width, random, device)
-
-
-def _unweighted(rows: Tensor) -> Coreset:
-    return Coreset(rows, torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device))
 
 
 def _concatenate(parts: Sequence[Coreset]) -> Coreset:

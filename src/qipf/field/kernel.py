@@ -32,6 +32,11 @@ class Coreset:
     weights: Any  # (m,) float64: number of rows that each centre stands for
     spread: float = 0.0  # τ, root mean square distance of rows to their centres, per dimension
 
+    @classmethod
+    def of_rows(cls, rows: Tensor) -> Coreset:  # (n, d)
+        """The rows themselves as centres, each with weight one."""
+        return cls(rows, torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device))
+
     @property
     def count(self) -> float:
         """Number of rows that the centres stand for together."""

@@ -257,8 +257,7 @@ class TrainingRows:
         Centres that stand for more rows than they are, are fitted to `bandwidth` if it is known.
         """
         if self._others is None:
-            centers = self._inside(without)[: self.max_centers]
-            whole = Coreset(centers, torch.ones(centers.shape[0], dtype=torch.float64))
+            whole = Coreset.of_rows(self._inside(without)[: self.max_centers])
         else:
             self._others.device = device
             whole = self._others.result(self._inside(without), bandwidth=bandwidth)

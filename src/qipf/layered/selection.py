@@ -50,9 +50,7 @@ def chosen_fields(
         others = {name: found[site] for name, (_, found) in tuning.sets.items()}
         chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
         if chosen is None:
-            warn(
-                f"{site} gives the same numbers for every training input and is left out.",
-            )
+            warn(f"{site} gives the same numbers for every training input and is left out.")
             continue
         metric, width = chosen
         field = ClassField(metric, metric(rows), labels, classes, width, examples)
