@@ -171,7 +171,7 @@ def test_bad_text_is_rejected_by_line(tmp_path, text, phrase):
         ({"logits": LOGITS, "labels": LABELS + 1}, "row 2 of logits: the label is '3'"),
         ({"logits": LOGITS, "labels": np.array(NAMES)}, "row 0 of logits: the label is 'a'"),
         ({"logits": np.where(LOGITS == 7, np.nan, LOGITS)}, "row 2 of logits: logit_2 is nan"),
-        ({"logits": np.array([[object()]], dtype=object)}, "logits holds Python objects"),
+        ({"logits": np.array([[object()]], dtype=object)}, "cannot be read"),
     ],
 )
 def test_bad_arrays_are_rejected(tmp_path, one_row_blocks, arrays, phrase):
@@ -191,7 +191,7 @@ def test_damaged_files_are_rejected(tmp_path):
     with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
         archive.writestr("logits.npy", cut)
     for name in ("t.npy", "t.npz"):
-        with pytest.raises(QIPFInputError, match="is cut short"):
+        with pytest.raises(QIPFInputError, match="not a sound|cannot be read"):
             read_table(tmp_path / name)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
@@ -22,45 +22,6 @@ UNREADABLE = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, NotIm
 
 #: The name, in error messages, of the array of an .npy file.
 UNNAMED = "the array"
-
-
-class ArrayRows:
-    """The rows of an array in a file, read in order in constant memory."""
-
-    def __init__(self, path: Path, name: str, file: BinaryIO) -> None:
-        self._what, self._file = f"{path}: {name}", file
-        try:
-            version = npy.read_magic(file)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            self.shape, self._fortran, self.dtype = read(file)
-        except UNREADABLE as error:
-            raise QIPFInputError(f"{self._what} is not a numpy array ({error}).") from error
-        if self.dtype.hasobject:
-            raise QIPFInputError(
-                f"{self._what} holds Python objects, which are not read. Save it as numbers."
-            )
-        self._next = 0
-        self._all: NDArray[Any] | None = None
-
-    def take(self, count: int) -> NDArray[Any]:
-        """The next `count` rows, fewer at the end."""
-        start = self._next
-        self._next = min(start + count, self.shape[0])
-        if not self._fortran:
-            return self._read(self._next - start).reshape(-1, *self.shape[1:])
-        if self._all is None:  # in this order no row is complete before the whole array is read
-            self._all = self._read(self.shape[0]).reshape(self.shape[::-1]).T
-        return self._all[start : self._next]
-
-    def _read(self, count: int) -> NDArray[Any]:
-        size = count * int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        try:
-            data = self._file.read(size)
-        except (zipfile.BadZipFile, OSError, EOFError) as error:
-            raise QIPFInputError(f"{self._what} is damaged ({error}).") from error
-        if len(data) != size:
-            raise QIPFInputError(f"{self._what} is cut short.")
-        return np.frombuffer(data, self.dtype)
 
 
 def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
@@ -85,31 +46,32 @@ def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
                 "np.savez(path, logits=…, labels=…), or name the array with --columns."
             )
         label = None if single else label_column(str(path), present, labels, what="array")
-        logits = array(key)
-        _require_logits(f"{path}: {key}", logits)
-        count, dimension = logits.shape
+        count, dimension = _checked_shape(f"{path}: {key}", array(key))
         if label is not None and (shape := array(label).shape) != (count,):
             raise QIPFInputError(
                 f"{path}: {label} must have shape ({count},), one entry per row of logits, "
                 f"got {shape}."
             )
-        rest = [name for name in present if name not in (key, label)]
-        others = [name for name in rest if _readable_shape(array, name) == (count,)]
     names = tuple(f"logit_{k}" for k in range(dimension))
 
     def blocks() -> Iterator[Block]:
         size = rows_per_block(dimension)
         with _arrays(path) as (_, array):
             logits, truth = array(key), None if label is None else array(label)
-            carried = {name: array(name) for name in others}
+            others = {}
+            for name in (name for name in present if name not in (key, label)):
+                with suppress(QIPFInputError):  # an array of objects, say, is not carried along
+                    others[name] = array(name)
+            others = {name: values for name, values in others.items() if values.shape == (count,)}
             for start in range(0, count, size):
+                part = slice(start, start + size)
                 yield checked_block(
                     str(path),
                     row_from(start, "" if single else f" of {key}"),
                     names,
-                    logits.take(size),
-                    None if truth is None else truth.take(size),
-                    {name: rows.take(size) for name, rows in carried.items()},
+                    logits[part],
+                    None if truth is None else truth[part],
+                    {name: values[part] for name, values in others.items()},
                 )
 
     return Table(str(path), count, names, label is not None, blocks)
@@ -119,42 +81,40 @@ def read_labels(path: Path, classes: int) -> NDArray[np.int64]:  # (n,)
     """Read labels from an .npy file of their own."""
     with _arrays(path) as (_, array):
         labels = array(UNNAMED)
-        if len(labels.shape) != 1:
+        if labels.ndim != 1:
             raise QIPFInputError(f"{path}: labels must have shape (n,), got {labels.shape}.")
-        return checked_labels(labels.take(labels.shape[0]), classes, str(path), row_from(0))
+        return checked_labels(labels, classes, str(path), row_from(0))
 
 
 @contextmanager
-def _arrays(path: Path) -> Iterator[tuple[list[str], Callable[[str], ArrayRows]]]:
-    """Names of the arrays in a file, and a function that opens one of them."""
-    with ExitStack() as stack:
-        if path.suffix.lower() == ".npy":
-            file = stack.enter_context(open(path, "rb"))
-            yield [UNNAMED], lambda name: ArrayRows(path, name, file)
-            return
+def _arrays(path: Path) -> Iterator[tuple[list[str], Callable[[str], NDArray[Any]]]]:
+    """Names of the arrays in a file, and a function that reads one of them.
+
+    The array of an .npy file is mapped, so that its rows are read when they are used.
+    """
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except UNREADABLE as error:
+        raise QIPFInputError(f"{path} is not a sound {path.suffix} file ({error}).") from error
+    if isinstance(found, np.ndarray):
+        yield [UNNAMED], lambda name: found
+        return
+
+    def array(name: str) -> NDArray[Any]:
         try:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-        except (zipfile.BadZipFile, OSError) as error:
-            raise QIPFInputError(f"{path} is not an .npz file ({error}).") from error
+            return np.asarray(found[name])
+        except (*UNREADABLE, zlib.error) as error:
+            raise QIPFInputError(f"{path}: {name} cannot be read ({error}).") from error
 
-        def array(name: str) -> ArrayRows:
-            member = stack.enter_context(archive.open(f"{name}.npy"))
-            return ArrayRows(path, name, cast(BinaryIO, member))
-
-        yield [name[:-4] for name in archive.namelist() if name.endswith(".npy")], array
+    with found:
+        yield list(found.files), array
 
 
-def _require_logits(what: str, logits: ArrayRows) -> None:
-    if len(logits.shape) != 2 or logits.shape[1] == 0:
+def _checked_shape(what: str, logits: NDArray[Any]) -> tuple[int, int]:
+    if logits.ndim != 2 or logits.shape[1] == 0:
         raise QIPFInputError(f"{what} must have shape (predictions, logits), got {logits.shape}.")
     if logits.shape[0] == 0:
         raise QIPFInputError(f"{what} has no rows.")
     if logits.dtype.kind not in "fiu":
         raise QIPFInputError(f"{what} must hold numbers, got {logits.dtype}.")
-
-
-def _readable_shape(array: Callable[[str], ArrayRows], name: str) -> tuple[int, ...] | None:
-    try:
-        return tuple(array(name).shape)
-    except QIPFInputError:
-        return None
+    return logits.shape
