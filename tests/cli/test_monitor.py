@@ -166,6 +166,7 @@ def test_bad_lines_can_stop_the_command(monkeypatch, capsys, folder):
     assert "stream.csv, line 46: 2 fields instead of 10" in err
 
 
+@pytest.mark.slow
 def test_metrics_are_served_while_it_runs(monkeypatch, capfd, folder):
     seen = {}
 

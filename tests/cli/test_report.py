@@ -1,13 +1,16 @@
 """qipf report."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-import qipf
 from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
+
+STORED = Path(__file__).parents[1] / "stored"
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def files(tmp_path, monkeypatch):
     np.savez("narrow.npz", logits=test[:, :4])
     np.savez("tiny.npz", logits=train[:5])
     (tmp_path / "bare.csv").write_text("logit_0,logit_1\n")
-    qipf.save(qipf.QIPF(bandwidth="silverman").fit(train), "m.qipf")
+    shutil.copy(STORED / "field-v4.qipf", "m.qipf")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -40,14 +43,15 @@ def test_a_page_of_your_own_logits(monkeypatch, capsys, files):
     assert "Finding errors" in (files / "mine.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_page_of_a_calibrated_model(monkeypatch, capsys, files):
-    qipf.save(qipf.load("m.qipf").calibrate(make_logits(80, seed=1).numpy()), "m.qipf")
+    shutil.copy(STORED / "calibrated-v4.qipf", "m.qipf")
     code, out, err = run(
         monkeypatch, capsys, "report", "--model", "m.qipf", "--test", "test.npz", "-o", "mine.html"
     )
     assert (code, out, err) == (0, "wrote mine.html\n", "")
     page = (files / "mine.html").read_text()
-    assert "150 test predictions, compared with 80 held-out ones." in page
+    assert "150 test predictions, compared with 280 held-out ones." in page
     assert "qipf report --model m.qipf --test test.npz" in page
 
 

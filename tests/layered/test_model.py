@@ -54,6 +54,7 @@ def test_what_was_learned_of_all_examples_by_weighted_centres(condensed, data):
     assert float(condensed.weights_.sum()) == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
     """Half as many centres, against all; and as many as examples are the examples."""
     whole = fitted(net, data, max_centers=1000)
@@ -67,6 +68,7 @@ def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
     torch.testing.assert_close(same.uncertainty(fresh), scores)
 
 
+@pytest.mark.slow
 def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypatch):
     monkeypatch.setattr("qipf.layered.model.MOST_EXAMPLES", 90)
     model = fitted(net, data, reduction="coreset")
@@ -110,7 +112,7 @@ def test_numbers_do_not_depend_on_the_batch(model, data, size):
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 13, 300])
+@pytest.mark.parametrize("size", [13, 300])
 def test_nor_on_how_the_loader_cuts(model, data, fresh, size):
     net = layered_network()
     other = LayeredQIPF(net, **FEW).fit(batches(data, size))
@@ -120,7 +122,7 @@ def test_nor_on_how_the_loader_cuts(model, data, fresh, size):
     )
 
 
-@pytest.mark.parametrize("reduction", ["random", "coreset"])
+@pytest.mark.parametrize("reduction", ["random", pytest.param("coreset", marks=pytest.mark.slow)])
 def test_the_seed_decides(net, data, fresh, reduction):
     one, two, other = (
         fitted(net, data, random_state=seed, reduction=reduction) for seed in (3, 3, 4)
@@ -198,6 +200,7 @@ def test_the_network_is_left_as_it_was():
     assert not model(images[0]).uncertainty.requires_grad
 
 
+@pytest.mark.slow
 def test_dropout_and_batch_norm_are_evaluated():
     net, images = conv_net().train(), blobs()
     model = fitted(net, images)
@@ -205,6 +208,7 @@ def test_dropout_and_batch_norm_are_evaluated():
     assert [site.layer for site in model.layers_] == ["4", "7"]
 
 
+@pytest.mark.slow
 def test_a_network_of_tokens():
     from tests.network.test_features import Tokens
 

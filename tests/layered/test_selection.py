@@ -194,6 +194,7 @@ def assert_stands_for(small, whole):
     st.integers(1, 100),
     st.integers(0, 1000),
 )
+@pytest.mark.slow
 def test_weighted_centres_stand_for_all_of_their_class(counts, size, seed):
     whole = many(counts, seed)
     small = condensed_field(whole, size)

@@ -58,6 +58,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path, model, valid):
     assert (tmp_path / "b").read_bytes() == valid
 
 
+@pytest.mark.slow
 def test_weighted_centres_make_a_smaller_file(tmp_path):
     sizes = []
     for options in ({}, {"max_centers": 40, "reduction": "coreset"}):

@@ -88,6 +88,7 @@ def test_the_alarm_stays(rng):
     assert later.p_value <= first.p_value
 
 
+@pytest.mark.slow
 def test_one_by_one_is_batch_by_batch_to_the_last_bit(rng):
     calibration = Calibration(rng.normal(size=700), rng.uniform(size=700) < 0.1)
     stream = rng.normal(loc=0.2, size=1500)

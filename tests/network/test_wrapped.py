@@ -167,6 +167,7 @@ def test_only_a_sample_stays_in_memory(images):
     )
 
 
+@pytest.mark.slow
 def test_predictions_stream_into_a_coreset(images):
     net, labels = Net().eval(), torch.arange(120) % 4
     field = QIPF(max_centers=40, reduction="coreset")
@@ -284,6 +285,7 @@ def test_labels_choose_the_bandwidth_by_error_detection():
     assert model.field.bandwidth_criterion_ == "error detection"
 
 
+@pytest.mark.slow
 def test_a_network_without_errors_gets_its_bandwidth_by_near_errors():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
