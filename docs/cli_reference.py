@@ -1,6 +1,6 @@
 """Generate the reference page of the command line from the commands' own help.
 
-``python docs/cli_reference.py > docs/cli.md`` updates the page; a test checks that it is up to date.
+``python docs/cli_reference.py > docs/cli.md`` updates the page; a test checks it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qipf.cli import EXIT_CODES, app
 
 INTRODUCTION = """# The command line
 
-Generated from the commands' own help: do not edit, run `python docs/cli_reference.py > docs/cli.md`.
+Generated from the commands' help: do not edit, run `python docs/cli_reference.py > docs/cli.md`.
 
 Every command accepts `--help`, and `--debug` to show the traceback of an error. Progress bars are
 shown in terminals only. `qipf --install-completion` installs shell completion.
