@@ -1,7 +1,5 @@
 """Errors and warnings of the library; each message says what to do."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Progress bars, shown in terminals and notebooks only."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterable

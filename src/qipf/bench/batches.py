@@ -1,7 +1,5 @@
 """Training data on the device, and the order in which an epoch reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Checkpoints of trainings: atomic writes, read without pickle."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass

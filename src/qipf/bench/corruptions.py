@@ -5,8 +5,6 @@ the image about its centre, in pixels, so that they mean the same on any height 
 interpolate bilinearly and fill with zeros. Nothing here is random.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -14,8 +14,6 @@ training labels only the hash of the archive is published. Of a copy on disk, le
 and range of values are verified.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -5,8 +5,6 @@ faithful copy on disk is accepted, plain or gzipped. Downloads are made by pooch
 the archive's hash before the archive gets its name.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """One step of Adam, for one network or a stack of them; on a GPU recorded and replayed."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

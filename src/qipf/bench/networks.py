@@ -3,8 +3,6 @@
 All take float images in [0, 1], which their first layer maps to [-1, 1], and return logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the paper reported: its Tables 1 and 2, and the clean accuracies of its networks."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 from importlib import resources

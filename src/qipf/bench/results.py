@@ -4,8 +4,6 @@ Whatever stops the program, the file then holds the finished tasks, and at most 
 one more line, which the next run drops.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -13,8 +13,6 @@ do not depend on the number of jobs or on interruptions: each process computes w
 because sums over several threads are rounded differently.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ uncertainties (float32, one per test image) and ``15.0/wrong`` says which predic
 While a corruption is being measured its arrays are single files in a folder beside it.
 """
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 from collections.abc import Iterator

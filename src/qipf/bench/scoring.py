@@ -6,8 +6,6 @@ them in full, because either alone would need them. The forward pass of the dete
 is recorded apart (``network_seconds``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import time

@@ -1,7 +1,5 @@
 """One training loop: Adam, cross-entropy, a one-cycle rate, and a checkpoint after each epoch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Accept rules: thresholds on the uncertainty with a guaranteed error rate or coverage."""
 
-from __future__ import annotations
-
 import math
 import sys
 from bisect import bisect_left

@@ -1,7 +1,5 @@
 """Conformal p-values: how unusual a prediction is among held-out predictions."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cached_property
 from typing import Any, overload

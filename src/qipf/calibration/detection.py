@@ -1,7 +1,5 @@
 """How well an uncertainty detects the errors of held-out predictions, beside plain baselines."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -28,8 +28,6 @@ everything, there are three starts, each with :math:`\delta/3`; a walk that reac
 takes its share along (the fallback procedure; Wiens, 2003).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from functools import lru_cache
 

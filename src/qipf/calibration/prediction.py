@@ -1,7 +1,5 @@
 """The predictions of a model on a batch, with their uncertainties and decisions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -8,8 +8,6 @@ Rounded exchangeable scores are exchangeable. Two close scores on either side of
 steps still differ; rounding makes that rare, not impossible.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The risk-coverage curve: error rate among accepted predictions, with confidence intervals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calibration sets, error detection and accept rules in files, checked when they are read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields

@@ -1,7 +1,5 @@
 """The command line: parse arguments, call the library, print results."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 import warnings

@@ -1,7 +1,5 @@
 """qipf bench: rerun the paper's comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

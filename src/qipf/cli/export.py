@@ -1,7 +1,5 @@
 """qipf export: write a model as an ONNX file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

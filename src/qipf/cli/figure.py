@@ -1,7 +1,5 @@
 """qipf figure: draw the paper's figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

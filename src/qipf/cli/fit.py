@@ -1,7 +1,5 @@
 """qipf fit: fit a model to a file of training logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

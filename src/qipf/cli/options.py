@@ -1,7 +1,5 @@
 """Options shared by several commands, and the output of results."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """qipf report: one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

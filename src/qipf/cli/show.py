@@ -1,7 +1,5 @@
 """qipf show: the contents of a saved file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

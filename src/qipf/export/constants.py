@@ -1,7 +1,5 @@
 """Constants of an exported graph in full precision."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

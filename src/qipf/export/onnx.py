@@ -1,7 +1,5 @@
 """ONNX files: converted from a torch.export program, checked, then written atomically."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

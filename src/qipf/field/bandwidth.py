@@ -14,8 +14,6 @@ correct predictions with the smallest margin between the two. A network that fit
 well makes too few errors there to choose a factor by errors alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -9,8 +9,6 @@ Where the kernel's width is known, the centres are then fitted to the field of a
 width (see `qipf.field.coreset_fit`): several times more accurate there, less accurate at others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

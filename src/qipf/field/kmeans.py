@@ -8,8 +8,6 @@ scikit-learn's `kmeans_plusplus` has :math:`p = 2` only and draws one centre per
 `KMeans` sums in the precision of the rows and runs on the CPU only, so neither is used here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

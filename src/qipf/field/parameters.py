@@ -1,7 +1,5 @@
 """Checks of a field's parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from numbers import Real
 from typing import Any

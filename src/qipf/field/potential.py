@@ -5,8 +5,6 @@ function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K`
 :math:`S` determine the potential and, by the chain rule, every mode.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """Samples of a stream of rows: a uniform sample, and the training rows that a field keeps."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass

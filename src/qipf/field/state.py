@@ -1,7 +1,5 @@
 """A fitted field in a file: its header and arrays, and the checks when they are read."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Atomic writes, locks between processes, and checks of output paths."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

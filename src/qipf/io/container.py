@@ -5,8 +5,6 @@ arrays, by which damage is detected. Everything a file declares about itself is 
 true size before memory is allocated for it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The header of saved files: kinds, format versions, and checks of what a file claims."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 from qipf._version import __version__

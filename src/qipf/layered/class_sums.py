@@ -9,8 +9,6 @@ tiles so far: where it rises, the sums are scaled down, as in an online softmax.
 the squared bandwidth is the square of the other, which is faster than another exponential.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ posteriors, so that each has a share of the doubt; the shares sum to one:
           \text{doubt}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

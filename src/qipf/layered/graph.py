@@ -1,7 +1,5 @@
 """A network with the fields of its layers, as a module of plain tensor operations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """One pass over a loader: samples of training rows for the fields, and of inputs for tuning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

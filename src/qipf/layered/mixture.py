@@ -7,8 +7,6 @@ The log-likelihood is concave in :math:`\alpha`; EM maximises it. The score of a
 class k is the log-odds of an error, :math:`\log(1-\bar p_k) - \log \bar p_k`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -6,8 +6,6 @@ which the network keeps given shares of its accuracy, so that the same shares su
 None of the families is one of the benchmark's corruptions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

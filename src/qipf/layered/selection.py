@@ -1,7 +1,5 @@
 """The fields of the layers: metric and bandwidth by the likelihood of labelled tuning rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Held-out training inputs, clean and perturbed: logits and rows of the layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

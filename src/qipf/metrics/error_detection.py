@@ -15,8 +15,6 @@ metric              better  no errors, or only errors  all equal   by chance
 ==================  ======  =========================  ==========  ==========
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Every metric of error detection depends on the data only through these groups, s
 not depend on the order of tied rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A test martingale against "nothing has changed", valid after every prediction."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Parse lines of text into logits: comma-separated values, or JSON."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Prometheus metrics of a monitored stream, served by the official client library."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -7,8 +7,6 @@ and its calibration. Its arrays are the counts per bin (``counts``), the marting
 which of them were abstained from (``refused``). Everything is checked before it is used.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

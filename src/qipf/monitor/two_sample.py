@@ -1,7 +1,5 @@
 """Two-sample statistics of a window of predictions against the held-out scores."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

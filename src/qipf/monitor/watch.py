@@ -6,8 +6,6 @@ resumed, the verdict of the saved state is reported again under the same number,
 have been received.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Inputs and labels of the batches of a loader, in any of the usual containers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import length_hint
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Rows from within a network: inputs and outputs of its layers, pooled to one row per example."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

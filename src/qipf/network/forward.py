@@ -1,7 +1,5 @@
 """Running a network in evaluation mode, without changing its state."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import threading

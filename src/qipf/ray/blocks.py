@@ -1,7 +1,5 @@
 """Logits in the blocks of a Ray Data dataset."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

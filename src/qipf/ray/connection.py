@@ -1,7 +1,5 @@
 """Connecting to a Ray cluster, and running tasks on it."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

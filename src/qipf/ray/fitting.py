@@ -10,8 +10,6 @@ fitted to these instead of to the rows. The field is close to the local one, not
 same blocks always give the same field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ with one thread. Blocks are padded to whole tiles as in a local run (see
 `qipf.scoring.table.steady_results`), so that neither threads nor workers change a number.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Generator, Sequence
 from dataclasses import replace

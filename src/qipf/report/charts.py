@@ -1,7 +1,5 @@
 """Charts of a page as data; the page's own script draws them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

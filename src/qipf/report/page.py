@@ -4,8 +4,6 @@ A page is a title, a lead and sections. Each section is a macro of a template, r
 autoescape on. Style and script are inlined, and the content security policy forbids every request.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

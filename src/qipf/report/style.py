@@ -6,8 +6,6 @@ paper; `dark` is the colour for dark screens. The two scores of a sampling metho
 the standard deviation has a solid line, the predictive entropy a dashed line and hollow markers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 #: Text of a table cell without a value.

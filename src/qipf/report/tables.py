@@ -7,8 +7,6 @@ makes no errors, or only errors, leave nothing to detect: every metric leaves th
 are counted. Cells with fewer seeds or levels than others of the same row are marked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

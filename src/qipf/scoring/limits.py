@@ -1,7 +1,5 @@
 """The uncertainty above which a row is an outlier, estimated on held-out rows."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys

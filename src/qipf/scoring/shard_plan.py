@@ -1,7 +1,5 @@
 """The shards of a folder: which there are, and which of them are finished."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

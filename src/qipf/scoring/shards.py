@@ -10,8 +10,6 @@ target. Only the process that called `score_shards`, which holds the lock of the
 publishes drafts, one for each shard: a worker that was given up and finishes late changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace

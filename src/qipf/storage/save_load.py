@@ -18,8 +18,6 @@ set and, where errors are known, ``calibration_wrong`` (n,), 0 or 1. Its header 
 ``rule`` and the ``detection`` of errors, or null. A rule alone has no arrays.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

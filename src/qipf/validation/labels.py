@@ -1,7 +1,5 @@
 """True classes: checked, and compared with what a model predicts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The error for models used before `fit`; a module of its own, because it imports scikit-learn."""
 
-from __future__ import annotations
-
 from sklearn.exceptions import NotFittedError
 
 from qipf.errors import QIPFError

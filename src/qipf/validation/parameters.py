@@ -1,7 +1,5 @@
 """Checks of parameters."""
 
-from __future__ import annotations
-
 from numbers import Integral
 
 from qipf.errors import QIPFInputError

@@ -1,7 +1,5 @@
 """Checks of uncertainties and of the flags that mark wrong predictions."""
 
-from __future__ import annotations
-
 from numbers import Real
 from typing import Any
 

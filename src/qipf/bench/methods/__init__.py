@@ -4,8 +4,6 @@
 (1, 20)
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """MC-Dropout: dropout left on while predicting (Gal & Ghahramani, 2016)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Deep ensembles: the same architecture from several random starts (Lakshminarayanan, 2017)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from qipf.bench.methods.network import predict

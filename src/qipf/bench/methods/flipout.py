@@ -10,8 +10,6 @@ batch; example n sees it through random signs (Wen et al., 2018):
 examples are uncorrelated. The bias has no posterior and is an ordinary parameter.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 

@@ -1,7 +1,5 @@
 """Scores that need nothing but the logits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

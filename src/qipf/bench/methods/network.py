@@ -1,7 +1,5 @@
 """Networks with named parts: layers, features and last layer."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Random draws from a given seed that do not change the global random state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

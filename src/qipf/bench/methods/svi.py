@@ -11,8 +11,6 @@ where examples are few: on the digits the accuracy fell by five points instead o
 deviations learned along with the weights everything collapsed onto the prior.
 """
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Engines: several ways to compute the moments of a field, under one contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """PyTorch's fused attention, which also returns its logsumexp: on the CPU and on CUDA."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

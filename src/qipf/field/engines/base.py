@@ -12,8 +12,6 @@ normalised to sum to one) and a query :math:`x`,
 Everything else in the library follows from :math:`\log\rho`, :math:`\|m_1\|^2` and :math:`m_2`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import inf, nan

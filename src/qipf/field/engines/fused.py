@@ -14,8 +14,6 @@ the fast pass and recomputed in float64. Where that is not enough, the reference
 differences before squares, computes them. Float64 input is computed in float64 from the start.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

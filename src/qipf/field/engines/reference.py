@@ -1,7 +1,5 @@
 """The definitions, computed in float64: what every other engine is tested against."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -17,8 +17,6 @@ error for which `FusedEngine` checks. Rows that overflow become NaN, and `FusedE
 them.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from contextlib import nullcontext

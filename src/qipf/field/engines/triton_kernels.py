@@ -6,8 +6,6 @@ capitals are sizes fixed at compilation, all powers of two.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any

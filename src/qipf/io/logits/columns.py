@@ -1,7 +1,5 @@
 """Selection of the columns of a table that hold the logits and the label."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Logits in comma-separated text files, with or without a header."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

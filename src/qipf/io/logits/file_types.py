@@ -1,7 +1,5 @@
 """Detection of files that are not text, by their first bytes."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import BinaryIO

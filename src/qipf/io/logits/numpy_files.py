@@ -1,7 +1,5 @@
 """Logits in numpy's files: .npz with the keys `logits` and `labels`, .npy with logits alone."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator

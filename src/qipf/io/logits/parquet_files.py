@@ -1,7 +1,5 @@
 """Logits in Parquet files, one column per logit (needs pyarrow)."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager

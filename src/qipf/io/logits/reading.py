@@ -1,7 +1,5 @@
 """Opening a file of logits by its suffix."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

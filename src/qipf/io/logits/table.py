@@ -1,7 +1,5 @@
 """An open table of logits: its shape, and its rows in blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

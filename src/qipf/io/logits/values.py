@@ -1,7 +1,5 @@
 """Conversions and checks of the values in tables of logits."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Writing columns block by block into a file that is replaced atomically."""
 
-from __future__ import annotations
-
 import csv
 import io
 import zipfile

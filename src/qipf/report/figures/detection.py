@@ -1,7 +1,5 @@
 """Errors detected at one level: the paper's Figure 3 (b to d), for any run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

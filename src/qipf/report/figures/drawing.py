@@ -1,7 +1,5 @@
 """Common style of all figures: legible in print and for colour-blind readers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -5,8 +5,6 @@ The logits are projected on the first principal axis of the field's centres,
 drawn is a one-dimensional `QIPF` with Silverman's bandwidth over the projected centres.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

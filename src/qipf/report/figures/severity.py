@@ -1,7 +1,5 @@
 """Severity curves: the paper's Figures 3 (e to g) and 4, for any run."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The field of a sine wave: the paper's Figure 2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

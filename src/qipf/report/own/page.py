@@ -1,7 +1,5 @@
 """The report page of a user's own predictions, from saved logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

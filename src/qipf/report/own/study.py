@@ -1,7 +1,5 @@
 """Scores of a user's own predictions from saved logits, and the threshold they suggest."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

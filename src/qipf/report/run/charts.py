@@ -1,7 +1,5 @@
 """Charts of a benchmark run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

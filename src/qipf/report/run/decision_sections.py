@@ -1,7 +1,5 @@
 """Sections of a run's page about decisions: accept rules, shift alarms, accuracy estimates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

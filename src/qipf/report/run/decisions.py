@@ -5,8 +5,6 @@ the monitor and the accuracy estimators. They are evaluated on images of the oth
 corrupted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

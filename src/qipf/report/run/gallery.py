@@ -1,7 +1,5 @@
 """Sample images at rising levels of corruption, with predictions and uncertainties."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence

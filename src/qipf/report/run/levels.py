@@ -1,7 +1,5 @@
 """Levels of corruptions: their units, their order, and how they are written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

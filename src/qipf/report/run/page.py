@@ -1,7 +1,5 @@
 """The report page of a benchmark run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Results and scores of a benchmark run, finished or not, for figures and pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path

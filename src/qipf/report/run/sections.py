@@ -1,7 +1,5 @@
 """Sections of a run's page about its results: summary, tables, severity, risk, cost, origin."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from markupsafe import Markup

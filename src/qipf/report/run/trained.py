@@ -1,7 +1,5 @@
 """A trained network of a run with its field and its data, for figures of single predictions."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from pathlib import Path
 from typing import cast
