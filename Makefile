@@ -18,7 +18,7 @@ test: $(READY) check
 
 ## quick: the tests that take a minute in all: no Ray, browser, Triton interpreter or simulations
 quick: $(READY)
-	$(VENV)/bin/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(VENV)/bin/python -m pytest -n auto -m "not slow" --ignore tests/ray --ignore tests/browser
 
 check: $(READY)
 	$(VENV)/bin/ruff check .

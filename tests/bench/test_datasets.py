@@ -45,7 +45,7 @@ def write_idx(root: Path, name: str, parts: dict[str, int]) -> dict[str, NDArray
         written[f"{part} images"] = rng.integers(0, 256, (count, 28, 28), np.uint8)
         written[f"{part} labels"] = np.arange(count, dtype=np.uint8) % 10
         for kind, axes in (("images", 3), ("labels", 1)):
-            packed = gzip.compress(idx_bytes(written[f"{part} {kind}"]))
+            packed = gzip.compress(idx_bytes(written[f"{part} {kind}"]), mtime=0)
             (folder / f"{part}-{kind}-idx{axes}-ubyte.gz").write_bytes(packed)
     return written
 

@@ -95,7 +95,7 @@ BAD_CONTENT = {
 @pytest.mark.parametrize("case", BAD_CONTENT)
 def test_a_wrong_file_is_named_and_not_changed(tmp_path, case, packed):
     content, found = BAD_CONTENT[case]
-    stored = gzip.compress(content) if packed else content
+    stored = gzip.compress(content, mtime=0) if packed else content
     path = put(tmp_path, f"toy/grid{'.gz' * packed}", stored)
     with pytest.raises(QIPFInputError, match="is not the published toy file") as caught:
         read(TOY, tmp_path)
@@ -137,7 +137,7 @@ BAD_ANSWERS = {
     "status": 404,
     "offline": requests.ConnectionError("no network"),
     "truncated": PACKED[:-10],
-    "wrong hash": gzip.compress(WRONG_HASH),
+    "wrong hash": gzip.compress(WRONG_HASH, mtime=0),
 }
 
 

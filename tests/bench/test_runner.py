@@ -46,6 +46,7 @@ def whole(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_another_dataset_under_the_same_name_is_refused(whole, tmp_path):
     lines = [json.loads(line) for line in (whole / "results.jsonl").read_text().splitlines()]
     moved = "".join(json.dumps({**line, "dataset": "mnist"}) + "\n" for line in lines)
@@ -54,6 +55,7 @@ def test_another_dataset_under_the_same_name_is_refused(whole, tmp_path):
         run(TINY, tmp_path, device="cpu")
 
 
+@pytest.mark.slow
 def test_every_task_has_one_line_with_all_that_a_reader_needs(whole):
     records = read_results(whole)
     assert len(records) == TASKS == 20
@@ -111,6 +113,7 @@ def test_a_finished_run_does_nothing_more(whole):
     assert (whole / "results.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_in_pieces_it_comes_to_the_same(whole, tmp_path):
     run(TINY, tmp_path, device="cpu", only=["method=mc_dropout_entropy", "corruption=rotation"])
     assert len(read_results(tmp_path)) == 2
@@ -119,6 +122,7 @@ def test_in_pieces_it_comes_to_the_same(whole, tmp_path):
     assert without_timings(tmp_path) == without_timings(whole)
 
 
+@pytest.mark.slow
 def test_a_level_without_errors_has_null_where_nothing_is_defined(tmp_path, monkeypatch):
     data = datasets.load("digits")
     easy = replace(data, test_images=data.test_images[:0], test_labels=data.test_labels[:0])
@@ -193,6 +197,7 @@ def test_a_lock_file_left_behind_locks_nothing(tmp_path):
     assert len(read_results(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_loses_nothing(tmp_path, monkeypatch, whole):
     from qipf.bench.results import ResultLog
 

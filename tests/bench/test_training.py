@@ -76,6 +76,7 @@ class PowerCutError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 4, 6, 9])  # of three an epoch
 def test_a_resumed_training_ends_exactly_as_an_uninterrupted_one(steps, tmp_path, monkeypatch):
     uninterrupted = train(small_vgg(), *small_data(), RECIPE, seed=1)

@@ -54,6 +54,7 @@ def test_the_result_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

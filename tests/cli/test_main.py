@@ -124,6 +124,7 @@ def test_a_group_without_a_command_shows_its_help(monkeypatch, capsys):
     assert "Usage: qipf figure" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["score --help", "bench run --seed many"])
 def test_help_and_usage_errors_do_not_import_torch(words):
     code = (
@@ -188,6 +189,7 @@ def complete(words):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [("qipf s", ["score", "show"]), ("qipf bench run --su", ["--suite"])],

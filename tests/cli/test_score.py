@@ -117,6 +117,7 @@ def test_probabilities_are_warned_of_but_not_converted(monkeypatch, capsys, file
         assert run(monkeypatch, capsys, *words.split())[2] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -77,6 +77,7 @@ def test_a_program_survives_its_file(digits, rule, tmp_path):
     assert 0 < loaded["accepted"].sum() < len(images)
 
 
+@pytest.mark.slow
 def test_the_fields_own_rule_is_the_default(images):
     model = wrapped(Net()).fit([images])
     scores = model(images).uncertainty
@@ -96,6 +97,7 @@ def test_a_layer_with_its_pooling(pooling, images):
     assert_agrees(judged, model, images[:9])
 
 
+@pytest.mark.slow
 def test_an_activation_in_place_does_not_reach_the_layer_before_it(images):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 3))
@@ -103,6 +105,7 @@ def test_an_activation_in_place_does_not_reach_the_layer_before_it(images):
     assert_agrees(model.export().module()(images), model, images)
 
 
+@pytest.mark.slow
 def test_several_inputs(pair, halves):
     model = wrapped(pair).fit([(tuple(halves),)])
     judged = model.export(tuple(halves)).module()(*halves[:, :5])
@@ -123,6 +126,7 @@ def test_one_row_is_example_enough(images):
     assert_agrees(model.export(images[:1]).module()(images), model, images)
 
 
+@pytest.mark.slow
 def test_the_network_is_left_as_it_was(images):
     net = Net().train()
     net.drop.eval()
@@ -154,6 +158,7 @@ class OddBatches(nn.Linear):
         return super().forward(x) if len(x) % 2 == 0 else super().forward(-x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "reason"), [(Branching, "data-dependent expression"), (OddBatches, "Constraints")]
 )
@@ -194,6 +199,7 @@ def test_what_is_no_rule_is_rejected(images):
         wrapped(Net()).fit([images]).export(rule=0.5)
 
 
+@pytest.mark.slow
 def test_a_rule_of_the_whole_field_does_not_hold_for_the_condensed_one():
     field = qipf.QIPF(orders=(1,)).fit(make_logits(100).numpy())
     rule = qipf.accept_rule(field.uncertainty(field.centers_), [False] * 100, max_risk=0.1)

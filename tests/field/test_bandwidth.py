@@ -121,6 +121,7 @@ NEARNESSES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
     some=NEARNESSES,
@@ -200,6 +201,7 @@ def test_nearness_in_the_extremes():
     np.testing.assert_array_equal(nearness_to_error(np.array([False]), asks), [-4.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "criterion"), [(75, "errors and near errors"), (6, "error detection")]
 )
@@ -252,6 +254,7 @@ def near_duplicates(count, seed):
     )
 
 
+@pytest.mark.slow
 def test_near_errors_choose_a_width_that_detects_later_errors():
     train, later = near_duplicates(2000, seed=0), near_duplicates(2000, seed=10)
     by_nearness = QIPF().fit(train, train.argmax(1))  # not one error

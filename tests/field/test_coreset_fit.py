@@ -172,6 +172,7 @@ def test_leaving_a_single_row_out_stays_finite():
 # ---------------------------------------------------------------------- the fit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sigma", "dtype"), [(9.0, torch.float32), (12.0, torch.float64)])
 def test_a_fit_orders_other_queries_better(rows, sigma, dtype):
     rows = rows.to(dtype)
@@ -185,6 +186,7 @@ def test_a_fit_orders_other_queries_better(rows, sigma, dtype):
     assert 0 < after < before / 1.5
 
 
+@pytest.mark.slow
 def test_numpy_comes_back_and_the_seed_decides(rows):
     first, again, other = (
         coreset(rows.numpy(), 20, bandwidth=6.0, random_state=seed) for seed in (1, 1, 2)
@@ -196,6 +198,7 @@ def test_numpy_comes_back_and_the_seed_decides(rows):
     assert not np.array_equal(first.centers, other.centers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [2.0**-400, 2.0**400])
 def test_the_unit_does_not_matter(rows, scale):
     rows = rows[:500].double()
@@ -251,6 +254,7 @@ def test_a_fit_without_gain_is_not_taken():
         assert 0 <= found.spread < np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.05, 4.0, 100.0])
 def test_kernels_far_too_narrow_or_wide(rows, sigma):
     queries = make_logits(300, seed=3)
@@ -271,6 +275,7 @@ def test_fitting_works_without_gradient_mode_and_keeps_the_rows(rows):
 # ---------------------------------------------------------------------- streams and merging
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 400])
 def test_batches_of_a_stream_do_not_matter(rows, chunk):
     whole, parts = (CoresetStream(40, chunk=chunk) for _ in range(2))

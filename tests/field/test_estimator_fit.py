@@ -66,6 +66,7 @@ def test_a_coreset_is_nearer_to_the_full_field_than_a_random_part(train):
 LEARNED = ["centers_", "log_weights_", "bandwidth_", "spread_", "energies_", "offset_"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "criterion"), [(4, "error detection"), (90, "errors and near errors")]
 )
@@ -91,6 +92,7 @@ def test_partial_fit_equals_fit_however_the_rows_are_cut(every, criterion, cuts,
     assert parts.bandwidth_criterion_ == whole.bandwidth_criterion_ == criterion
 
 
+@pytest.mark.slow
 def test_partial_fit_goes_on_from_fit_and_from_a_pickle_and_use_does_not_disturb_it(train, test):
     whole = QIPF(max_centers=70, reduction="coreset").fit(train)
     parts = QIPF(max_centers=70, reduction="coreset").fit(train[:300])

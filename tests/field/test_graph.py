@@ -24,6 +24,7 @@ def queries(seed=3):
     return torch.cat([inside, inside * 1.5, inside * 100, inside * 1e9])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("softening", [0.0, 0.1])
 @pytest.mark.parametrize(
     "reduced", [{}, {"max_centers": 70, "reduction": "coreset"}], ids=["rows", "coreset"]
@@ -100,6 +101,7 @@ def test_an_empty_batch():
     }
 
 
+@pytest.mark.slow
 def test_numbers_enter_the_graph_exactly():
     """Python numbers would be written as float32; as float64 tensors they keep their digits."""
     field = QIPF(orders=(2, 3), bandwidth=math.pi).fit(make_logits(50))

@@ -46,6 +46,7 @@ def automatic(x, centers, bandwidth, order, softening=0.0):
     return float(bandwidth**2 / 2 * hessian.diagonal().sum() / f(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("softening", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("dimension", [1, 2, 10])
 def test_modes_equal_automatic_hessians(dimension, softening):

@@ -9,6 +9,7 @@ from qipf import QIPF
 pytestmark = pytest.mark.filterwarnings("ignore::qipf.QIPFWarning")
 
 
+@pytest.mark.slow
 @parametrize_with_checks([QIPF()])
 def test_estimator_checks(estimator, check):
     check(estimator)

@@ -33,6 +33,7 @@ def same(one, other, queries=QUERIES):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     "parameters",

@@ -95,6 +95,7 @@ def test_only_what_may_stay_is_run_through_the_network():
     assert len(places(held)) == 10
 
 
+@pytest.mark.slow
 def test_both_samples_are_uniform():
     counts = np.zeros((2, 100))
     for seed in range(300):

@@ -83,6 +83,7 @@ def test_centres_times_classes_are_bounded(net, data, monkeypatch):
     assert [len(field.embeddings) for field in fitted(net, data).fields_] == [25, 25]
 
 
+@pytest.mark.slow
 def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
     """What the last layer reads tells two classes apart, and nothing of the third."""
     net, data = layered_network(), layered_data()
@@ -105,6 +106,7 @@ def test_the_density_is_that_of_the_layers(model, fresh):
     assert (model.log_density(100 - 50 * fresh).mean(0) < heights.mean(0)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 300])
 def test_numbers_do_not_depend_on_the_batch(model, data, size):
     whole = model.uncertainty(data[0])
@@ -112,6 +114,7 @@ def test_numbers_do_not_depend_on_the_batch(model, data, size):
     torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [13, 300])
 def test_nor_on_how_the_loader_cuts(model, data, fresh, size):
     net = layered_network()
@@ -135,6 +138,7 @@ def test_the_seed_decides(net, data, fresh, reduction):
     assert not torch.equal(other.uncertainty(fresh), one.uncertainty(fresh))
 
 
+@pytest.mark.slow
 def test_named_layers_are_read_at_their_outputs(net, data, fresh):
     model = fitted(net, data, layers=["1", "3"])
     assert model.layers_ == (LayerSite("1"), LayerSite("3"))
@@ -142,6 +146,7 @@ def test_named_layers_are_read_at_their_outputs(net, data, fresh):
     torch.testing.assert_close(model.uncertainty(fresh), auto.uncertainty(fresh))
 
 
+@pytest.mark.slow
 def test_a_data_loader_and_labels_that_are_a_list(net, data, model, fresh):
     loader = DataLoader(TensorDataset(*data), batch_size=64)
     torch.testing.assert_close(
@@ -185,6 +190,7 @@ def blobs(count=200):
     return images, labels
 
 
+@pytest.mark.slow
 def test_the_network_is_left_as_it_was():
     net, images = conv_net().train(), blobs()
     net[3].eval()

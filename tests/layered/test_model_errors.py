@@ -77,6 +77,7 @@ def test_a_network_whose_layers_changed_is_rejected(net, data, fresh):
         model(fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_model_whose_weights_changed_is_not_saved(net, data, tmp_path, loaded):
     model = LayeredQIPF(net, **FEW).fit([data])

@@ -37,6 +37,7 @@ def assert_same(loaded, model):
         assert one.bandwidth == two.bandwidth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["random", "coreset"])
 @pytest.mark.parametrize("layers", ["auto", ["1", "3"]])
 def test_a_model_comes_back_to_the_last_bit(tmp_path, layers, reduction):

@@ -64,6 +64,7 @@ def test_metrics_equal_scikit_learn_s_and_scipy_s(uncertainty: Scores, wrong: Wr
     assert fpr95(uncertainty, wrong) == false_rate[np.argmax(true_rate >= 0.95)]
 
 
+@pytest.mark.slow
 @given(outcomes())
 @settings(deadline=None, max_examples=40)
 def test_metrics_equal_their_definitions(data: tuple[Scores, Wrong]) -> None:
@@ -242,6 +243,7 @@ def test_flags_may_be_zeros_and_ones() -> None:
     assert roc_auc([1, 2, 3], [0, 1, 1]) == roc_auc([1, 2, 3], [False, True, True]) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", HIGHER_IS_BETTER)
 def test_bootstrap_equals_resampling_rows(metric: str) -> None:
     uncertainty, wrong = sample(60, 3, tied=True)

@@ -26,6 +26,7 @@ def naive(calibration, scores, seed):
     return np.array(p)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "digits"), [(7, 3), (60, 0), (3000, 3), (3000, 0)])
 def test_they_are_those_of_the_urn(rng, size, digits):
     calibration = Calibration(np.round(rng.normal(size=size), digits))
@@ -38,6 +39,7 @@ def test_they_are_those_of_the_urn(rng, size, digits):
     assert (q > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 6])
 @pytest.mark.parametrize("size", [3, 1500])
 def test_p_values_of_a_clean_stream_are_uniform_and_independent(rng, size, digits):

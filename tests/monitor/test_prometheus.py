@@ -26,6 +26,7 @@ def scraped(port):
     return {line.split()[0]: float(line.split()[1]) for line in lines if line[:1] != "#"}
 
 
+@pytest.mark.slow
 def test_the_last_report_is_served(verdict):
     with metrics_server(0) as (take, port):
         assert scraped(port) == {}
@@ -52,6 +53,7 @@ def test_the_last_report_is_served(verdict):
         scraped(port)  # it ends with the block
 
 
+@pytest.mark.slow
 def test_unknown_values_are_left_out(rng):
     calm = ShiftMonitor(Calibration(rng.normal(size=300))).update_scores(rng.normal(size=5))
     with metrics_server(0) as (take, port):

@@ -121,6 +121,7 @@ def test_threads_do_not_change_a_bit(field, rows, dtype):
     np.testing.assert_allclose(found[0], field.uncertainty(logits), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [10, 600])
 @pytest.mark.parametrize("size", [1, 33, 300, 769, 2000])
 def test_batches_do_not_change_a_bit(size, dimension):
@@ -155,6 +156,7 @@ def noise(rows, width):
     return pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(letters))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_a_shard(tmp_path, field, monkeypatch):
     """What Arrow holds while it works on one row group: eight times the rows, the same peak."""
     monkeypatch.setattr(limits, "ROWS_PER_BLOCK", 2048)
@@ -179,6 +181,7 @@ def test_memory_does_not_grow_with_a_shard(tmp_path, field, monkeypatch):
     assert peaks[1] < source.stat().st_size / 3
 
 
+@pytest.mark.slow
 def test_repeated_text_is_decoded_in_small_batches(tmp_path):
     text = "x" * 20_000  # a hundred bytes on the disk, in a dictionary
     table = pa.table({"logit_0": np.zeros(9000), "logit_1": np.ones(9000), "text": [text] * 9000})

@@ -52,6 +52,7 @@ def test_lenet_drops_after_each_block_and_before_each_dense_layer():
     assert [followers[i + 1] for i in joints] == ["Conv2d", "Linear", "Linear", "Linear"]
 
 
+@pytest.mark.slow
 def test_the_last_layer_form_has_the_analytic_mean_and_variance():
     r"""With w the head's weights: logits vary by p/(1-p) Σ w² z², around the deterministic ones."""
     with seeded("cpu", 0):

@@ -77,6 +77,7 @@ def test_dense_mean_and_variance_are_the_posteriors():
     torch.testing.assert_close(outputs.var(0), variance, rtol=0.1, atol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"bias": False}])
 def test_convolution_mean_and_variance_are_the_posteriors(options):
     layer = convolution(**options)
@@ -92,6 +93,7 @@ def test_convolution_mean_and_variance_are_the_posteriors(options):
     torch.testing.assert_close(outputs.var(0), variance, rtol=0.12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "example"),
     [(linear(), torch.ones(3)), (convolution(), torch.ones(2, 2, 2))],

@@ -33,6 +33,7 @@ def test_all_training_images_are_centres_by_default(clean):
     )
 
 
+@pytest.mark.slow
 def test_bytes_and_floats_are_the_same_image(clean, digits, network):
     method = Layers(**FEW).fit(clean)
     images = digits.test_images[:50]

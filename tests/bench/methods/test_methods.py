@@ -47,6 +47,7 @@ def test_the_methods_of_the_benchmark_are_all_there():
     assert set(METHODS) == {*one_pass, *sampled, *(f"{name}_entropy" for name in sampled)}
 
 
+@pytest.mark.slow
 @every_method
 def test_one_finite_float64_score_per_prediction(name, fitted, shifted):
     scores = fitted(name).score(shifted)
@@ -66,6 +67,7 @@ def test_wrong_predictions_score_higher(name, fitted, shifted, digits):
     assert scores[wrong].mean() > scores[~wrong].mean()
 
 
+@pytest.mark.slow
 @every_method
 def test_the_network_is_left_as_it_was(name, clean, shifted):
     network = clean.network
@@ -80,6 +82,7 @@ def test_the_network_is_left_as_it_was(name, clean, shifted):
     assert all(p.grad is None and p.requires_grad for p in network.parameters())
 
 
+@pytest.mark.slow
 @every_method
 def test_the_same_seed_gives_the_same_scores_and_global_draws_stay_as_they_were(
     name, clean, shifted
@@ -99,6 +102,7 @@ def test_the_same_seed_gives_the_same_scores_and_global_draws_stay_as_they_were(
 
 
 # an ensemble's seed is its trainer's
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in METHODS if n.startswith(("mc_dropout", "svi"))])
 def test_sampling_follows_the_seed(name, clean, fitted, shifted):
     part = rows(shifted, slice(0, 60))

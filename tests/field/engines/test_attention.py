@@ -18,6 +18,7 @@ def test_every_width_of_the_head(dimension):
     assert_accurate(queries, centers, 2 * silverman(centers), torch.linspace(-3, 0, 700))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [2, 10, 100])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_does_not_depend_on_its_batch(dimension, dtype):

@@ -93,6 +93,7 @@ floats = st.floats(-5, 5, allow_nan=False, width=32)
 points = st.lists(st.tuples(floats, floats), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @BOTH
 @settings(max_examples=40, deadline=None)
 @given(centers=points, queries=points, bandwidth=st.floats(0.2, 5), seed=st.integers(0, 99))

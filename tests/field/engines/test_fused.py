@@ -35,6 +35,7 @@ HARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.05, 0.25, 1.0, 4.0])
 @pytest.mark.parametrize("case", HARD)
 def test_float32_accuracy_on_hard_data(case, factor):
@@ -109,6 +110,7 @@ def test_nan_of_the_fast_pass_is_recomputed(monkeypatch):
     assert_accurate(make_logits(20, seed=1), make_logits(300), 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [1, 10, 100, 4096])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_packed_block_of_centres_keeps_to_its_budget(dimension, dtype, monkeypatch):

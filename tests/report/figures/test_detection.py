@@ -10,6 +10,7 @@ from qipf.report.run.results import Run
 from tests.report.figures.svg import texts
 
 
+@pytest.mark.slow
 def test_histograms_and_curves_with_the_recorded_areas(tiny_run, tmp_path):
     target = tmp_path / "detection.svg"
     at = {"network": "tiny_mlp", "corruption": "rotation", "level": 30}
@@ -25,6 +26,7 @@ def test_histograms_and_curves_with_the_recorded_areas(tiny_run, tmp_path):
     assert f"{1 - known['accuracy']:.1%} wrong" in written
 
 
+@pytest.mark.slow
 def test_runs_without_scores_raise(tiny_run, tmp_path):
     shutil.copy(tiny_run / "results.jsonl", tmp_path)
     with pytest.raises(QIPFError, match="kept no uncertainties of .* on short_mlp under zoom"):

@@ -6,6 +6,7 @@ from qipf import QIPFError
 from qipf.report.figures.drawing import drawing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "start"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")]
 )

@@ -10,6 +10,7 @@ from qipf.report.run.results import Run
 from tests.report.figures.svg import texts
 
 
+@pytest.mark.slow
 def test_a_row_for_each_corruption_and_a_line_for_each_method(tiny_run, tmp_path):
     target = tmp_path / "severity.svg"
     methods = Run(tiny_run).methods

@@ -81,6 +81,7 @@ def test_modes_peak_near_the_mean_for_narrow_kernels_only(fields):
     assert not peaks_near_the_mean(fields[0.5])
 
 
+@pytest.mark.slow
 def test_the_figure_is_drawn(tmp_path):
     draw_sine(tmp_path / "sine.svg", dpi=50)
     assert {"IPF", "QIPF", "kernel width 0.15"} <= set(texts(tmp_path / "sine.svg"))

@@ -60,6 +60,7 @@ def cells(page, caption):
     ]
 
 
+@pytest.mark.slow
 def test_the_sections_with_labels_and_without(page):
     assert headings(page) == [
         "In short", "Finding errors", "Right and wrong predictions", "Risk and coverage",
@@ -74,6 +75,7 @@ def test_the_sections_with_labels_and_without(page):
     assert "it shows what is unusual, not what is wrong" in blind
 
 
+@pytest.mark.slow
 def test_the_metrics_are_those_of_the_scores(labelled, page):
     rows = cells(page, "How well each score finds the errors.")
     assert [row[0] for row in rows] == list(METHODS)
@@ -156,6 +158,7 @@ def test_a_perfect_model_and_one_that_is_always_wrong(shift, kind):
     assert f"All test predictions are {kind}" in page
 
 
+@pytest.mark.slow
 def test_files_are_read_and_the_page_is_whole(tmp_path):
     np.savez(tmp_path / "train.npz", logits=TRAIN)
     np.savez(tmp_path / "<test>.npz", logits=TEST, labels=LABELS)

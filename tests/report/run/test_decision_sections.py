@@ -55,6 +55,7 @@ def clean(rng):
     return {0.0: ({"qipf": doubt, "softmax": rng.random(4000)}, wrong)}
 
 
+@pytest.mark.slow
 def test_the_tables_hold_every_rule_and_its_results(paired_run):
     run = Run(paired_run)
     page = rules_html(run)
@@ -127,6 +128,7 @@ def test_without_qipf_the_other_scores_are_there(clean):
     assert [row[0] for row in cells(page, "net, by every score")] == ["softmax"]
 
 
+@pytest.mark.slow
 def test_the_timeline_is_drawn_with_its_levels_and_its_alarm(run):
     page = timeline_html(run)
     shown = views(page)

@@ -21,6 +21,7 @@ def page(tiny_run):
     return run_page(Run(tiny_run))
 
 
+@pytest.mark.slow
 def test_the_page_is_complete_and_small(page):
     assert addresses(page) == []
     headings = [a["id"] for tag, a in Outline(page).elements if tag == "section"]
@@ -45,6 +46,7 @@ def test_the_summary_counts_wins(tiny_run, page):
     assert f"mean ROC-AUC is {means['qipf']:.3f}, place {place} of 5" in text
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_tables_is_there(tiny_run, page):
     for table in summarise(read_results(tiny_run), methods="all").tables:
         for row in table.rows:
@@ -101,6 +103,7 @@ def test_half_a_run_has_a_page_too(tiny_run, tmp_path):
     assert "Only clean images were classified" in text
 
 
+@pytest.mark.slow
 def test_the_report_is_written_and_refusals_leave_nothing(tiny_run, tmp_path):
     target = write_run_report(tiny_run, tmp_path / "report.html")
     assert target.read_text(encoding="utf-8").startswith("<!doctype html>")
