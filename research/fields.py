@@ -19,7 +19,7 @@ from qipf.field.bandwidth import silverman
 from qipf.layered.class_field import ClassField
 from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
-from qipf.layered.mixture_weights import WIDTHS
+from qipf.layered.mixture import WIDTHS
 from qipf.layered.perturbations import KEPT
 from qipf.layered.selection import (
     COARSE,

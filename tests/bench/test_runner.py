@@ -14,9 +14,8 @@ import torch
 from qipf.bench import datasets, networks, training
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods import Batch, create
-from qipf.bench.results import Task, read_results
+from qipf.bench.results import ScoreStore, Task, read_results
 from qipf.bench.runner import Job, plan, run
-from qipf.bench.scores import ScoreStore
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import locked_folder
 from qipf.metrics.error_detection import evaluate

@@ -8,7 +8,7 @@ import pytest
 
 import qipf
 from qipf.scoring import score_shards, shards
-from qipf.scoring.limits import outlier_limit
+from qipf.scoring.table import outlier_limit
 from tests.cli.commands import run as command
 from tests.conftest import make_logits
 from tests.scoring.shard_files import contents, rich_table, write_shards

@@ -9,10 +9,9 @@ from qipf import QIPFWarning
 from qipf.field.bandwidth import silverman
 from qipf.layered import selection
 from qipf.layered.class_field import ClassField
-from qipf.layered.holdout import LABELS, PLACES
+from qipf.layered.holdout import LABELS, PLACES, Tuning
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
-from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 
 

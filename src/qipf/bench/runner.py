@@ -5,7 +5,7 @@ A run's folder holds
 ====================  =====================================================================
 ``results.jsonl``     one line for each finished task
 ``networks/``         trained networks, with their checkpoints
-``scores/``           every method's uncertainties (see `qipf.bench.scores`)
+``scores/``           every method's uncertainties (see `qipf.bench.results`)
 ====================  =====================================================================
 
 A run that is started again reads the finished results and does the rest. On the CPU the numbers
@@ -26,8 +26,7 @@ import torch
 from qipf.bench import datasets
 from qipf.bench.datasets import Dataset
 from qipf.bench.methods import SAMPLERS, base_name
-from qipf.bench.results import RESULTS, Record, ResultLog, Task, task_of
-from qipf.bench.scores import pack_all
+from qipf.bench.results import RESULTS, Record, ResultLog, Task, pack_all, task_of
 from qipf.bench.scoring import NetworkBench, Setting, parameters
 from qipf.bench.suites import Suite, find
 from qipf.bench.workers import in_processes, stop_processes

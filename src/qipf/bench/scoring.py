@@ -26,8 +26,7 @@ from qipf.bench.methods import Batch, CleanData, LayeredNetwork, Method
 from qipf.bench.methods.network import unit_range
 from qipf.bench.methods.sampling import PredictiveEntropy, Spread
 from qipf.bench.networks import build
-from qipf.bench.results import Record, Task
-from qipf.bench.scores import ScoreStore
+from qipf.bench.results import Record, ScoreStore, Task
 from qipf.bench.suites import CLEAN, Suite, effective_options
 from qipf.bench.training import Trainer
 from qipf.errors import QIPFError

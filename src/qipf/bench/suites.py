@@ -4,8 +4,6 @@ Every (network, corruption, level, method) of a suite is a task of its own. The 
 are one more corruption, ``none``, with the level 0.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -160,7 +158,7 @@ class Suite:
                     for method in self.methods:
                         yield Task(network.name, corruption, level, method, self.seed)
 
-    def narrowed(self, only: Iterable[str]) -> Suite:
+    def narrowed(self, only: Iterable[str]) -> "Suite":
         """Only what the filters name: ``["network=digits_mlp", "method=qipf,entropy"]``.
 
         Filters of the same kind add up, filters of different kinds must all hold.

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.batches import Batches, BatchStack
 from qipf.bench.checkpoints import Checkpoint, fingerprint
-from qipf.bench.learning import Replayed, Stack, Steps, one_cycle
+from qipf.bench.learning import Batches, BatchStack, Replayed, Stack, Steps, one_cycle
 from qipf.bench.methods.network import LayeredNetwork, fresh_copy
 from qipf.bench.methods.protocol import CleanData
 from qipf.bench.methods.randomness import mixed_seed, seeded

@@ -1,7 +1,5 @@
 """Accuracy of unlabelled predictions, estimated from their uncertainties."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -95,7 +93,7 @@ class AccuracyEstimator:
         self._steps = steps(held_out.scores, held_out.wrong)
 
     @classmethod
-    def of(cls, calibration: Calibration, method: str = "threshold") -> AccuracyEstimator:
+    def of(cls, calibration: Calibration, method: str = "threshold") -> "AccuracyEstimator":
         """The estimator of a calibration set: ``AccuracyEstimator.of(model.calibration_)``."""
         return cls(calibration.scores, calibration.wrong, method)
 

@@ -1,7 +1,6 @@
 """The verbs that every model shares once it is fitted: calibrate, decide, describe, save."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,24 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule, accept_rule
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.detection import ErrorDetection, error_detection
-from qipf.calibration.prediction import Prediction
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
 from qipf.io.schema import DECISIONS, written_by
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions on a batch; tensors on the network's device, or arrays if arrays were passed."""
+
+    logits: Any  # (n, classes)
+    predicted: Any  # (n,) class of the largest logit
+    uncertainty: Any  # (n,) higher is less trustworthy
+    p_value: Any = None  # (n,) conformal p-value of the uncertainty; None before `calibrate`
+    accepted: Any = None  # (n,) booleans of the accept rule; None without a rule
+    probabilities: Any = None  # (n, classes) of the layers' mixture; None without layers
 
 
 class CalibrationMixin:

@@ -1,7 +1,5 @@
 """qipf monitor: test a stream of predictions for shift."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -110,7 +108,7 @@ def monitor(
             publish, port = stack.enter_context(server)
             _warn(f"metrics on http://{metrics_address}:{port}/metrics")
 
-        def report(current: Report) -> None:
+        def report(current: "Report") -> None:
             if publish is not None:
                 publish(current)
             print_result(as_json, current.as_dict(), _line(current))
@@ -146,7 +144,7 @@ def _signals() -> Iterator[list[int]]:
 
 def _new_or_saved(
     path: Path, state: Path | None, window: int | None, alpha: float | None
-) -> ShiftMonitor:
+) -> "ShiftMonitor":
     from qipf.monitor.monitor import ShiftMonitor
     from qipf.storage.save_load import load_field
 
@@ -173,7 +171,7 @@ def _warn(text: str) -> None:
     typer.echo(f"qipf: {text}", err=True)
 
 
-def _line(report: Report) -> str:
+def _line(report: "Report") -> str:
     verdict, window, accuracy = report.verdict, report.verdict.window, report.verdict.accuracy
     result = "no shift detected"
     if verdict.alarm:

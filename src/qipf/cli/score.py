@@ -1,7 +1,5 @@
 """qipf score: the uncertainty of every row of a file, or of a folder of files."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path
@@ -15,7 +13,7 @@ from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
     from qipf.scoring import Scored
-    from qipf.scoring.limits import Limit
+    from qipf.scoring.table import Limit
 
 
 def score(
@@ -79,7 +77,7 @@ def score(
     from qipf.io.atomic import checked_output
     from qipf.ray import on_ray
     from qipf.scoring import score_shards, score_table
-    from qipf.scoring.limits import outlier_limit, with_limit
+    from qipf.scoring.table import outlier_limit, with_limit
     from qipf.storage.save_load import load_field
 
     if engine not in ("local", "ray"):
@@ -116,8 +114,8 @@ def score(
 def _print(
     as_json: bool,
     output: Path,
-    scored: Scored,
-    limit: Limit,
+    scored: "Scored",
+    limit: "Limit",
     counts: dict[str, Any] | None = None,
     prefix: str = "",
 ) -> None:

@@ -1,7 +1,5 @@
 """Comparison of an ONNX file's outputs in ONNX Runtime with PyTorch's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -32,7 +30,7 @@ class Expected(NamedTuple):
     uncertainty: Array  # (n,)
     allowed: Array  # (n,)
 
-    def first(self) -> Expected:
+    def first(self) -> "Expected":
         """The first row alone."""
         logits = None if self.logits is None else self.logits[:1]
         return Expected(logits, self.uncertainty[:1], self.allowed[:1])

@@ -1,7 +1,5 @@
 """torch.export programs, from a graph module and an example of its inputs."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +40,7 @@ class Example(NamedTuple):
         """Tensors and everything else."""
         return [*self.inputs, *self.options.values()]
 
-    def mapped(self, change: Callable[[Any], Any]) -> Example:
+    def mapped(self, change: Callable[[Any], Any]) -> "Example":
         """The example with `change` applied to every value."""
         inputs = tuple(change(part) for part in self.inputs)
         return Example(inputs, {name: change(part) for name, part in self.options.items()})

@@ -17,8 +17,6 @@ step from the k-means centres to the fit is therefore chosen by the rank error o
 on rows whose own contribution to the field is left out.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import NamedTuple
@@ -121,7 +119,7 @@ def fit_coreset(
     return Coreset(fitted.to(small.centers), weights.to(small.weights), tau)
 
 
-def _best_between(start: Mixture, end: Mixture, validation: tuple[Target, ...]) -> Mixture:
+def _best_between(start: "Mixture", end: "Mixture", validation: "tuple[Target, ...]") -> "Mixture":
     """Mixture between start and end with the least rank error; none may exceed the start's."""
     before = [target.rank_error(start) for target in validation]
     best, least = start, sum(before)
@@ -209,7 +207,7 @@ class Target(NamedTuple):
     curvature_slope: Tensor  # (n,) F_K'
 
     @classmethod
-    def at(cls, points: Tensor, moments: Moments) -> Target:
+    def at(cls, points: Tensor, moments: Moments) -> "Target":
         """Target at points with these moments, all in bandwidths."""
         L, K = moments.log_density, curvature(moments, 1.0)
         values = (L, K, density_of_values(L), density_of_values(K))
@@ -221,7 +219,7 @@ class Target(NamedTuple):
         errors_K = self.curvature_slope * (K - self.curvature)
         return (errors_L.square() + errors_K.square()).mean()
 
-    def rank_error(self, mixture: Mixture) -> float:
+    def rank_error(self, mixture: "Mixture") -> float:
         """Mean squared differences between the ranks of the mixture's values and the true ranks.
 
         Infinite where the mixture's field is not finite.
@@ -266,7 +264,7 @@ class Mixture(NamedTuple):
     log_weights: Tensor  # (m,) up to a constant
     log_variance: Tensor  # ()
 
-    def towards(self, end: Mixture, fraction: float) -> Mixture:
+    def towards(self, end: "Mixture", fraction: float) -> "Mixture":
         """Linear interpolation between this mixture and `end`."""
         return Mixture(*(torch.lerp(a, b, fraction) for a, b in zip(self, end, strict=True)))
 

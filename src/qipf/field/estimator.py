@@ -1,7 +1,5 @@
 """QIPF: the uncertainty of predictions from a kernel field over training logits."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Sequence
@@ -15,8 +13,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.mixin import CalibrationMixin, prediction_as
-from qipf.calibration.prediction import Prediction
+from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
 from qipf.errors import QIPFInputError, warn
 from qipf.export.check import expected, rounding_margin
 from qipf.export.onnx import OnnxFile, checked_path, write_onnx
@@ -144,7 +141,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, wrong: Any = None) -> "Self":
         """Build the field from training logits.
 
         Parameters
@@ -163,7 +160,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     def partial_fit(
         self, X: Any, y: Any = None, *, wrong: Any = None, logits: Tensor | None = None
-    ) -> Self:
+    ) -> "Self":
         """Add training logits batch by batch, in bounded memory.
 
         Either all batches have labels or none has. The field is built by the first method that
@@ -186,12 +183,12 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             self._add(X, y, wrong, logits, fewest=1)
         return self
 
-    def build(self) -> Self:
+    def build(self) -> "Self":
         """Build the field from the rows added by `partial_fit`, if it is not built yet."""
         self._require_fitted()
         return self
 
-    def fit_rows(self, rows: TrainingRows) -> Self:
+    def fit_rows(self, rows: TrainingRows) -> "Self":
         """Build the field from training rows that were collected elsewhere, as on a cluster."""
         check_parameters(self)
         with self._unchanged_on_failure():
@@ -325,7 +322,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ decisions
 
-    def calibrate(self, X: Any, y: Any = None, *, wrong: Any = None) -> Self:
+    def calibrate(self, X: Any, y: Any = None, *, wrong: Any = None) -> "Self":
         """Keep the uncertainties of held-out predictions, for p-values and accept rules.
 
         The predictions must not be among those the field was fitted on or tuned with. Fitting
@@ -362,14 +359,14 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ files
 
-    def without_rows(self) -> QIPF:
+    def without_rows(self) -> "QIPF":
         """A copy without the training rows, which only `partial_fit` needs; small to send."""
         self._require_fitted()
         slim = copy.copy(self)
         slim.__dict__.pop("_rows", None)
         return slim
 
-    def condensed(self, max_centers: int) -> QIPF:
+    def condensed(self, max_centers: int) -> "QIPF":
         """The same field with at most `max_centers` weighted centres; calibrate it anew.
 
         Bandwidth, energies and offset stay, so its scores are estimates of the field's own.
@@ -429,7 +426,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     def graph(
         self, rule: AcceptRule | None = None, max_centers: int | None = None
-    ) -> tuple[QIPF, FieldGraph]:
+    ) -> "tuple[QIPF, FieldGraph]":
         """The field, condensed if asked for, and its graph module with the rule's threshold."""
         self._require_fitted()
         threshold = self._threshold(rule)
@@ -467,7 +464,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         require_plain_seed(self.random_state)
 
     @classmethod
-    def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> QIPF:
+    def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> "QIPF":
         """The field in a file's header and arrays, which are checked; for `qipf.load`."""
         field = cls()
         restore_field(field, header, arrays, path)

@@ -1,7 +1,5 @@
 """Building a field from its training rows: bandwidth, centres, energies."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 FEWEST_TO_SPLIT = 10
 
 
-def build_field(field: QIPF, rows: TrainingRows, device: torch.device) -> Engine:
+def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engine:
     """Choose the bandwidth, then the centres, and find the energies at the centres.
 
     Sets the learned attributes except for the offset; returns the engine on `device`.
@@ -41,7 +39,7 @@ def build_field(field: QIPF, rows: TrainingRows, device: torch.device) -> Engine
     return engine
 
 
-def _bandwidth(field: QIPF, rows: TrainingRows, device: torch.device) -> tuple[float, str, float]:
+def _bandwidth(field: "QIPF", rows: TrainingRows, device: torch.device) -> tuple[float, str, float]:
     """Factor on Silverman's bandwidth, what chose it, and the bandwidth."""
     width = _silverman(rows.weighted_rows(0, device))
     if not isinstance(field.bandwidth, str):

@@ -9,8 +9,6 @@ field is two matrix products and a softmax in float64, which is precise enough f
 Moments, potential and modes follow from these averages as everywhere in the library.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +38,7 @@ class FieldGraph(nn.Module):
     for a float64 matrix of its rows times the centres.
     """
 
-    def __init__(self, field: QIPF, threshold: float | None = None) -> None:
+    def __init__(self, field: "QIPF", threshold: float | None = None) -> None:
         super().__init__()
         self.bandwidth, self.spread = float(field.bandwidth_), float(field.spread_)
         self.orders, self.softening = tuple(field.orders), float(field.softening)
@@ -82,7 +80,7 @@ class FieldGraph(nn.Module):
                 results["accepted"] = results["uncertainty"] <= self.threshold
         return results
 
-    def metadata(self, field: QIPF) -> dict[str, Any]:
+    def metadata(self, field: "QIPF") -> dict[str, Any]:
         """What an exported file says about the field."""
         facts = {
             "orders": self.orders,

@@ -9,8 +9,6 @@ kept too, and each centre stands for a round Gaussian of that deviation:
           \qquad \sigma'^2 = \sigma^2+\tau^2 .
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +31,7 @@ class Coreset:
     spread: float = 0.0  # τ, root mean square distance of rows to their centres, per dimension
 
     @classmethod
-    def of_rows(cls, rows: Tensor) -> Coreset:  # (n, d)
+    def of_rows(cls, rows: Tensor) -> "Coreset":  # (n, d)
         """The rows themselves as centres, each with weight one."""
         return cls(rows, torch.ones(rows.shape[0], dtype=torch.float64, device=rows.device))
 
@@ -48,7 +46,7 @@ class Coreset:
         log = torch.log if isinstance(self.weights, Tensor) else np.log
         return log(self.weights / self.weights.sum())
 
-    def to(self, device: torch.device) -> Coreset:
+    def to(self, device: torch.device) -> "Coreset":
         """The same coreset with its tensors on `device`."""
         return Coreset(self.centers.to(device), self.weights.to(device), self.spread)
 

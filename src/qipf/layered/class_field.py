@@ -10,8 +10,6 @@ for several bandwidths from one matrix product. On a CPU a large field is evalua
 centres (`qipf.layered.class_sums`).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator
@@ -82,7 +80,7 @@ class ClassField:
     def _sums(self) -> ClassSums:
         return ClassSums(self.embeddings, self.labels, self.counts, self.classes)
 
-    def at(self, bandwidth: float) -> ClassField:
+    def at(self, bandwidth: float) -> "ClassField":
         """The same centres under another bandwidth."""
         other = copy.copy(self)
         other.bandwidth = bandwidth
@@ -165,7 +163,7 @@ class ClassField:
         log_density = nearest + total[:, 0].log() - self._log_count
         return FieldValues((by_class / total).clamp(min=SMALLEST), log_density)
 
-    def to(self, device: torch.device) -> ClassField:
+    def to(self, device: torch.device) -> "ClassField":
         """The same field on another device."""
         return ClassField(
             self.metric.to(device),

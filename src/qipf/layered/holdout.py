@@ -1,17 +1,20 @@
 """One pass over a loader: samples of training rows for the fields, and of inputs for tuning."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, warn
 from qipf.field.reservoir import Reservoir
 from qipf.layered.class_field import LARGEST_TABLE
+from qipf.layered.perturbations import families, perturbed, strengths
 from qipf.network.batches import Batch, batches
-from qipf.network.features import Rows
+from qipf.network.features import LayerSite, Rows, run_in_batches
+from qipf.progress import progress
 from qipf.validation.labels import checked_labels
 
 #: At most one example in this many is kept for tuning; it is never a centre.
@@ -105,3 +108,47 @@ def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
         )
     name = f"labels of batch {batch.number}"
     return inputs[0], checked_labels(batch.labels, len(inputs[0]), None, name).cpu()
+
+
+#: Fewest held-out examples from which weights are learned.
+FEWEST = 20
+
+
+@dataclass
+class Tuning:
+    """Logits and rows of the held-out examples, by set, and their classes."""
+
+    sets: dict[str, tuple[Tensor, Rows]]
+    labels: Tensor  # (n,) the same for every set
+
+
+def tuning_sets(
+    net: nn.Module, held: Examples, sites: Sequence[LayerSite], classes: int, seed: int
+) -> Tuning:
+    """The examples as they are, and perturbed by every family for inputs of their shape."""
+    if len(held[LABELS]) < FEWEST:
+        return Tuning({}, torch.empty(0, dtype=torch.long))
+    inputs = held[INPUTS]
+    logits, rows = run_in_batches(net, inputs, sites)
+    require_numbers(logits, rows, held[PLACES])
+    labels = held[LABELS].to(logits.device)
+    found = Tuning({"clean": (logits, rows)}, labels)
+    if not inputs.is_floating_point():
+        warn(
+            f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights are "
+            "learned from clean training data alone, on which networks are overconfident. Pass "
+            "floating point inputs if you can.",
+        )
+        return found
+    few = inputs[: max(FEWEST, len(inputs) // 2)]
+
+    def accuracy(shown: Tensor) -> float:
+        predicted = run_in_batches(net, shown, ())[0].argmax(1)
+        return float((predicted == labels[: len(shown)]).double().mean())
+
+    for name, perturb in progress(families(inputs).items(), "perturbing"):
+        for t in strengths(accuracy, few, perturb, 1 / classes, seed):
+            logits, rows = run_in_batches(net, perturbed(inputs, perturb, t, seed + 1), sites)
+            require_numbers(logits, rows, held[PLACES])
+            found.sets[f"{name} {t:.3f}"] = (logits, rows)
+    return found

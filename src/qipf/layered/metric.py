@@ -9,8 +9,6 @@ r"""The metric of a layer: rows whitened within the classes and projected to the
 matter. The scale of :math:`A` cancels; its largest number is one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +45,7 @@ class Metric:
             rows = unit_length(rows)
         return unit_length(unit_length(rows - self.mean) @ self.directions)
 
-    def to(self, device: torch.device) -> Metric:
+    def to(self, device: torch.device) -> "Metric":
         """The same metric on another device."""
         return Metric(self.mean.to(device), self.directions.to(device), self.gain_free)
 

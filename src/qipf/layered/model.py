@@ -1,7 +1,5 @@
 """LayeredQIPF: fields of the classes over a network's layers, and the uncertainty they give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,12 +16,10 @@ from qipf.io.container import Arrays
 from qipf.layered.class_field import ClassField
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.graph import LayersGraph
-from qipf.layered.holdout import sample_examples
-from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
-from qipf.layered.mixture_weights import LEAST, fit_mixture
+from qipf.layered.holdout import sample_examples, tuning_sets
+from qipf.layered.mixture import LEAST, fit_mixture, log_odds_of_error, posteriors_of, weighted_mean
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import REDUCTIONS, layered_state, restore_layers
-from qipf.layered.tuning import tuning_sets
 from qipf.network.batches import few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import device_of, evaluating, named_layer, require_logits, unchanged
@@ -108,7 +104,7 @@ class LayeredQIPF(NetworkModel):
         self.max_tuning = max_tuning
         self.random_state = random_state
 
-    def fit(self, loader: Iterable[Any]) -> Self:
+    def fit(self, loader: Iterable[Any]) -> "Self":
         """Stream labelled training data, batches of ``(inputs, labels)``, and build the fields.
 
         Memory is bounded by the samples that are kept, whatever the loader's length.
@@ -289,7 +285,7 @@ class LayeredQIPF(NetworkModel):
     @classmethod
     def from_state(
         cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None = None
-    ) -> LayeredQIPF:
+    ) -> "LayeredQIPF":
         """The model in a file's header and arrays; without `net` it can only be described."""
         model = cls(net)  # type: ignore[arg-type]
         restore_layers(model, header, arrays, path)

@@ -9,9 +9,8 @@ from qipf.errors import warn
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.layered.class_field import ClassField
-from qipf.layered.holdout import LABELS, PLACES, Examples
+from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
 from qipf.layered.metric import Metric, Scatter, unit_length
-from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 

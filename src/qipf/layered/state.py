@@ -1,7 +1,5 @@
 """A fitted LayeredQIPF to and from the header and arrays of a file; what is read is checked."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +39,7 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
-def layered_state(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
+def layered_state(model: "LayeredQIPF") -> tuple[dict[str, Any], Arrays]:
     """Header, without origin and network, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
     parameters |= {name: int(parameters[name]) for name in PARAMETERS[2:]}  # no NumPy integers
@@ -60,7 +58,7 @@ def layered_state(model: LayeredQIPF) -> tuple[dict[str, Any], Arrays]:
     return {"kind": "layers", "parameters": parameters, "layers": layers, **decisions}, arrays
 
 
-def restore_layers(model: LayeredQIPF, header: dict[str, Any], arrays: Arrays, path: str) -> None:
+def restore_layers(model: "LayeredQIPF", header: dict[str, Any], arrays: Arrays, path: str) -> None:
     """Set everything of a model but its network from a file's content, which is checked."""
     network = header["network"]
     require_keys(path, "network", network, ("fingerprint",))

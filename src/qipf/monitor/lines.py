@@ -1,7 +1,5 @@
 """Read lines, with their positions, from standard input or from a file that may still grow."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import select
@@ -73,7 +71,7 @@ class LineSource:
         if self.path is not None:
             os.close(self._descriptor)
 
-    def __enter__(self) -> LineSource:
+    def __enter__(self) -> "LineSource":
         return self
 
     def __exit__(self, *_: object) -> None:

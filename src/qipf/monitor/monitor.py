@@ -1,7 +1,5 @@
 """ShiftMonitor: test whether a stream of predictions still looks like the calibration set."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable
@@ -212,7 +210,7 @@ class ShiftMonitor:
         path: Path | str,
         model: Any,
         rule: Callable[[Any], Any] | None = None,
-    ) -> ShiftMonitor:
+    ) -> "ShiftMonitor":
         """Load a monitor written by `save`; it continues exactly where it was.
 
         Parameters

@@ -6,8 +6,6 @@ for a shift. Here every prediction is added to the set that later ones are ranke
 the p-values independent and uniform for any size of the held-out set.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -62,7 +60,7 @@ class OnlinePValues:
         self.gaps = np.diff(np.concatenate([[0], ranks, [n + 1]]))
         self.counts = np.zeros(len(self.gaps), np.int64)
 
-    def copy(self) -> OnlinePValues:
+    def copy(self) -> "OnlinePValues":
         """Return a copy with counts of its own."""
         copied = copy.copy(self)
         copied.counts = self.counts.copy()

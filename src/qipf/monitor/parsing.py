@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.io.logits.columns import logit_columns
-from qipf.io.logits.values import is_number, parse_number
+from qipf.io.logits.table import is_number, parse_number
 from qipf.monitor.lines import LONGEST_LINE, TOO_LONG
 
 #: Formats of a line.

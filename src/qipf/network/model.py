@@ -1,7 +1,5 @@
 """What all models around a network share: calls, calibration by a loader, export."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.mixin import CalibrationMixin
-from qipf.calibration.prediction import Prediction
+from qipf.calibration.mixin import CalibrationMixin, Prediction
 from qipf.errors import QIPFInputError
 from qipf.export.check import Expected, expected
 from qipf.export.onnx import OnnxFile, checked_path, write_onnx
@@ -51,7 +48,7 @@ class NetworkModel(CalibrationMixin):
         self._example: Example | None = None  # inputs that `fit` has seen, for export
 
     @abstractmethod
-    def fit(self, loader: Iterable[Any]) -> Self:
+    def fit(self, loader: Iterable[Any]) -> "Self":
         """Fit to the network's training data."""
 
     @abstractmethod
@@ -97,7 +94,7 @@ class NetworkModel(CalibrationMixin):
 
     # ------------------------------------------------------------------ calibration
 
-    def calibrate(self, loader: Iterable[Any]) -> Self:
+    def calibrate(self, loader: Iterable[Any]) -> "Self":
         """Keep the uncertainties of held-out data, for p-values and accept rules.
 
         Batches as in `fit`, with labels for `accept_rule` and accuracy estimates. The data must

@@ -1,7 +1,5 @@
 """wrap: a network together with the field of its own predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,7 +39,7 @@ def wrap(
     *,
     field: QIPF | None = None,
     pooling: str | Callable[[Tensor], Tensor] = "mean",
-) -> WrappedModel:
+) -> "WrappedModel":
     """Put a field around a trained network; fit it with a loader of training data.
 
     Parameters
@@ -94,7 +92,7 @@ class WrappedModel(NetworkModel):
         self.pooling = pooling
         self.field = field
 
-    def fit(self, loader: Iterable[Any]) -> Self:
+    def fit(self, loader: Iterable[Any]) -> "Self":
         """Stream training data through the network and build the field from its predictions.
 
         `loader` yields batches: ``(inputs, labels)``, ``inputs`` alone, or a dict of keyword
@@ -215,7 +213,7 @@ class WrappedModel(NetworkModel):
     @classmethod
     def from_state(
         cls, header: dict[str, Any], arrays: Arrays, path: str, net: nn.Module | None = None
-    ) -> WrappedModel:
+    ) -> "WrappedModel":
         """The model in a file's header and arrays; without `net` it can only be described."""
         network = header["network"]
         require_keys(path, "network", network, ("layer", "pooling", "fingerprint"))

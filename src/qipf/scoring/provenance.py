@@ -5,8 +5,6 @@ its file exists and has the provenance that scoring it now would give. Times and
 part of it, so that the same work gives the same bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +34,7 @@ class Provenance:
     options: str
     input: str = ""
 
-    def differences(self, other: Provenance) -> list[str]:
+    def differences(self, other: "Provenance") -> list[str]:
         """Names of what differs from another provenance."""
         theirs = asdict(other)
         return [name for name, value in asdict(self).items() if value != theirs[name]]

@@ -19,7 +19,7 @@ from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import draft_file, locked_folder, publish
 from qipf.io.logits.parquet_files import batch_block, parquet_file, pyarrow, read_batches
-from qipf.io.logits.values import warn_of_probabilities
+from qipf.io.logits.table import warn_of_probabilities
 from qipf.progress import progress_bar
 from qipf.scoring.provenance import as_metadata, unchanged
 from qipf.scoring.shard_plan import Shard, find_shards, finished_shards, remove_drafts

@@ -1,7 +1,5 @@
 """Arrays of predictions: checked before use; results are returned as the kind that was passed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import wraps
@@ -32,7 +30,7 @@ class ArrayMethod(Protocol):
     """A method that is an `ArrayFunction` once bound."""
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> ArrayMethod: ...
+    def __get__(self, instance: None, owner: Any) -> "ArrayMethod": ...
     @overload
     def __get__(self, instance: object, owner: Any) -> ArrayFunction: ...
 

@@ -1,7 +1,5 @@
 """The quantum information potential field as one method among the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +25,7 @@ class Field(Method):
     name = "qipf"
     field_: QIPF | None = field(default=None, init=False, repr=False)
 
-    def fit(self, clean: CleanData) -> Field:
+    def fit(self, clean: CleanData) -> "Field":
         """Build the field, choosing its bandwidth on clean data."""
         self.field_ = QIPF(
             orders=self.orders,

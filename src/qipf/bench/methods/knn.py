@@ -1,7 +1,5 @@
 """Distance to the nearest training features."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -31,7 +29,7 @@ class KNN(Method):
     def __post_init__(self) -> None:
         check_positive(self.name, k=self.k)
 
-    def fit(self, clean: CleanData) -> KNN:
+    def fit(self, clean: CleanData) -> "KNN":
         """Keep the normalised training features."""
         self._features = functional.normalize(clean.features, dim=1)
         return self

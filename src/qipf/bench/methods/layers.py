@@ -1,7 +1,5 @@
 """The fields of all layers as one method among the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +27,7 @@ class Layers(Method):
     name = "qipf_plus"
     model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
 
-    def fit(self, clean: CleanData) -> Layers:
+    def fit(self, clean: CleanData) -> "Layers":
         """Fit the fields and their weights on clean training data and perturbed copies of it."""
         self.model_ = LayeredQIPF(
             clean.network,

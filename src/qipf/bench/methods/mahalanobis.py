@@ -1,7 +1,5 @@
 """Distance to the nearest class in the features' own metric."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch
@@ -28,7 +26,7 @@ class Mahalanobis(Method):
     _means: Tensor | None = field(default=None, init=False, repr=False)  # (classes, rank)
     _whiten: Tensor | None = field(default=None, init=False, repr=False)  # (width, rank)
 
-    def fit(self, clean: CleanData) -> Mahalanobis:
+    def fit(self, clean: CleanData) -> "Mahalanobis":
         """Class means and the shared covariance of the training features."""
         features = to_double(clean.features)
         present, classes = clean.labels.to(features.device).unique(return_inverse=True)

@@ -1,7 +1,5 @@
 """The interface of methods: fit once on clean data, then score batches of predictions."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class CleanData:
     network: LayeredNetwork
     images: Tensor  # (n, C, H, W) uint8, or floats in [0, 1]
     labels: Tensor  # (n,) int64
-    trainer: Trainer | None = None
+    trainer: "Trainer | None" = None
     dropout_rate: float = 0.1
     seed: int = 0
     memo: _Memo = field(default_factory=_Memo, repr=False)
@@ -73,7 +71,7 @@ class CleanData:
         """The network's penultimate activations on its training data."""
         return self.outputs.features
 
-    def trainer_for(self, method: str) -> Trainer:
+    def trainer_for(self, method: str) -> "Trainer":
         """The trainer; an error if there is none."""
         if self.trainer is None:
             raise QIPFInputError(
@@ -93,7 +91,7 @@ class Batch:
     memo: _Memo = field(default_factory=_Memo, repr=False)
 
     @classmethod
-    def of(cls, network: LayeredNetwork, images: Tensor) -> Batch:
+    def of(cls, network: LayeredNetwork, images: Tensor) -> "Batch":
         """Run the network once on the images."""
         outputs = predict(network, images)
         return cls(images, outputs.logits, outputs.features)
@@ -117,7 +115,7 @@ class Method(ABC):
     #: Forward passes per prediction, without that of the deterministic network.
     forward_passes: int = 1
 
-    def fit(self, clean: CleanData) -> Self:
+    def fit(self, clean: CleanData) -> "Self":
         """Fit on clean data; many methods have nothing to fit."""
         return self
 

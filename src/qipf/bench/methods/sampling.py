@@ -1,7 +1,5 @@
 """Methods that draw several predictions for one input, and their two scores."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -22,7 +20,7 @@ class Samples(NamedTuple):
     predicted: Tensor  # (draws, n)  probability of the class the deterministic network predicts
 
     @classmethod
-    def of(cls, drawn_logits: Iterable[Tensor], predicted: Tensor) -> Samples:
+    def of(cls, drawn_logits: Iterable[Tensor], predicted: Tensor) -> "Samples":
         """Collect draws of (n, classes) logits one at a time, so that only one is held."""
         mean, kept = torch.zeros((), dtype=torch.float64, device=predicted.device), []
         for logits in drawn_logits:
@@ -32,7 +30,7 @@ class Samples(NamedTuple):
         return cls(mean / len(kept), torch.stack(kept))
 
     @classmethod
-    def join(cls, parts: list[Samples]) -> Samples:
+    def join(cls, parts: "list[Samples]") -> "Samples":
         """Samples of consecutive rows as one."""
         means, predicted = zip(*parts, strict=True)
         return cls(torch.cat(means), torch.cat(predicted, dim=1))
@@ -98,7 +96,7 @@ class _Sampled(Method):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.sampler!r})"
 
-    def fit(self, clean: CleanData) -> _Sampled:
+    def fit(self, clean: CleanData) -> "_Sampled":
         """Prepare the sampler, or take what its other score prepared."""
         self._draw = clean.memo(self.sampler, lambda: self.sampler.prepare(clean))
         return self

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 from qipf.errors import QIPFInputError
 from qipf.io.logits.columns import logit_and_label_columns
 from qipf.io.logits.file_types import detect_binary
-from qipf.io.logits.table import Block, Table, checked_block, rows_per_block
-from qipf.io.logits.values import is_number, parse_number
+from qipf.io.logits.table import (
+    Block,
+    Table,
+    checked_block,
+    is_number,
+    parse_number,
+    rows_per_block,
+)
 
 
 def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:

@@ -12,8 +12,14 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.io.logits.columns import AUTO, label_column, listed
-from qipf.io.logits.table import Block, Table, checked_block, row_from, rows_per_block
-from qipf.io.logits.values import checked_labels
+from qipf.io.logits.table import (
+    Block,
+    Table,
+    checked_block,
+    checked_labels,
+    row_from,
+    rows_per_block,
+)
 
 #: Errors of numpy and zipfile for a file that is not what its suffix says.
 UNREADABLE = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, NotImplementedError)

@@ -10,8 +10,7 @@ import numpy as np
 
 from qipf.errors import QIPFError, QIPFInputError, first_line
 from qipf.io.logits.columns import logit_and_label_columns
-from qipf.io.logits.table import Block, Table, checked_block, row_from, rows_per_block
-from qipf.io.logits.values import as_floats
+from qipf.io.logits.table import Block, Table, as_floats, checked_block, row_from, rows_per_block
 
 #: Approximate most bytes of a block of rows, decoded.
 BYTES_PER_BLOCK = 2**26

@@ -12,8 +12,7 @@ from qipf.io.logits.columns import AUTO
 from qipf.io.logits.csv_files import open_csv
 from qipf.io.logits.numpy_files import open_numpy, read_labels
 from qipf.io.logits.parquet_files import open_parquet
-from qipf.io.logits.table import Block, Table
-from qipf.io.logits.values import warn_of_probabilities
+from qipf.io.logits.table import Block, Table, warn_of_probabilities
 
 #: How to open a file of logits, by its suffix.
 _READERS = {".npz": open_numpy, ".npy": open_numpy, ".csv": open_csv, ".parquet": open_parquet}

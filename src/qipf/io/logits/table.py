@@ -1,5 +1,6 @@
 """An open table of logits: its shape, and its rows in blocks."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,97 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.io.logits.values import as_floats, checked_labels, require_finite
+from qipf.errors import QIPFInputError, QIPFWarning
+
+#: Largest difference from 1 of the sum of probabilities that were rounded for a text file.
+ROUNDING = 1e-3
+
+
+def parse_number(text: str | bytes) -> float:
+    """Convert text to a float; raise ValueError for notations that only Python accepts.
+
+    >>> parse_number("-1.5e3"), parse_number(b" inf")
+    (-1500.0, inf)
+    >>> parse_number("1_0")
+    Traceback (most recent call last):
+    ...
+    ValueError: not a number
+    """
+    # Python reads 1_0 as ten, and accepts the digits of other scripts
+    if not text.isascii() or (b"_" if isinstance(text, bytes) else "_") in text:  # type: ignore[operator]
+        raise ValueError("not a number")
+    return float(text)
+
+
+def is_number(text: str | bytes) -> bool:
+    """Whether `parse_number` can read the text."""
+    try:
+        parse_number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def as_floats(values: NDArray[Any]) -> NDArray[Any]:
+    """Convert numbers to float32 if they are floats of at most 32 bits, else to float64."""
+    small = values.dtype.kind == "f" and values.dtype.itemsize <= 4
+    return np.ascontiguousarray(values, np.float32 if small else np.float64)
+
+
+def require_finite(
+    logits: NDArray[Any],  # (n, d)
+    path: str,
+    where: Callable[[int], str],
+    columns: Sequence[str],
+) -> None:
+    """Raise if a logit is NaN or infinite, naming the first; `where` describes a row."""
+    if np.isfinite(logits.sum()):  # one pass; the sum of finite numbers may still overflow
+        return
+    rows, at = np.nonzero(~np.isfinite(logits))
+    if not len(rows):
+        return
+    raise QIPFInputError(
+        f"{path}, {where(int(rows[0]))}: {columns[at[0]]} is {logits[rows[0], at[0]]}. "
+        "Drop rows with NaN or inf, or repair them."
+    )
+
+
+def checked_labels(
+    values: NDArray[Any],  # (n,)
+    classes: int,
+    path: str,
+    where: Callable[[int], str],
+) -> NDArray[np.int64]:  # (n,)
+    """Convert labels to integers in 0..classes-1; raise if one is anything else."""
+    bad = ~np.isin(values, np.arange(classes)) if values.dtype.kind in "fiub" else np.array([True])
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        raise QIPFInputError(
+            f"{path}, {where(first)}: the label is {str(values[first])!r}, but {classes} logits "
+            f"have classes 0..{classes - 1}."
+        )
+    return values.astype(np.int64)
+
+
+def look_like_probabilities(logits: NDArray[Any]) -> bool:  # (n, d)
+    """Whether no number is negative and every row sums to 1."""
+    if logits.shape[1] < 2 or not len(logits):
+        return False
+    return bool((logits >= 0).all() and (abs(logits.sum(1, dtype=np.float64) - 1) < ROUNDING).all())
+
+
+def warn_of_probabilities(path: str, logits: NDArray[Any]) -> None:  # (n, d)
+    """Warn if the rows of a file look like probabilities; they are not converted."""
+    if look_like_probabilities(logits):
+        warnings.warn(
+            f"{path} seems to hold probabilities: no number is negative, and every row sums to 1. "
+            "They are used unchanged, but a field is meant for logits: pass the network's outputs "
+            "before its softmax or, if these are not available, the logarithms of the "
+            "probabilities, in training and test files alike.",
+            QIPFWarning,
+            stacklevel=2,
+        )
+
 
 #: Most numbers in a block (32 MB in float64), and most rows.
 NUMBERS_PER_BLOCK, ROWS_PER_BLOCK = 2**22, 2**15

@@ -12,8 +12,7 @@ from qipf.errors import QIPFError
 from qipf.metrics.error_detection import pr_auc, roc_auc
 from qipf.report.charts import histogram_chart
 from qipf.report.figures.drawing import DPI, draw_bars, drawing, line_style, shared_legend
-from qipf.report.run.levels import condition_text
-from qipf.report.run.results import Run, Scores
+from qipf.report.run.results import Run, Scores, condition_text
 from qipf.report.style import CHANCE, look_of
 
 COLUMNS = 4

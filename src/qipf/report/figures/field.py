@@ -16,8 +16,7 @@ from sklearn.decomposition import PCA
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import checked_output
 from qipf.report.figures.drawing import DPI, KINDS, draw_bars, drawing, graded
-from qipf.report.run.levels import condition_text
-from qipf.report.run.results import Run
+from qipf.report.run.results import Run, condition_text
 from qipf.report.run.trained import TrainedNetwork
 from qipf.report.style import RIGHT, WRONG
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from qipf.bench.suites import CLEAN
 from qipf.report.charts import Axis, Chart, Mark, Series
 from qipf.report.run.decisions import ESTIMATED, AccuracyComparison, Timeline
-from qipf.report.run.levels import UNITS, identity_of, severity_axis, unit_of
-from qipf.report.run.results import Run, chance
+from qipf.report.run.results import UNITS, Run, chance, identity_of, severity_axis, unit_of
 from qipf.report.style import CHANCE, RIGHT
 from qipf.report.tables import TITLES
 

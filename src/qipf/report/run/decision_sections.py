@@ -26,8 +26,7 @@ from qipf.report.run.decisions import (
     random_halves,
     split_evaluation,
 )
-from qipf.report.run.levels import by_severity, condition_text, level_text
-from qipf.report.run.results import Run, Scores
+from qipf.report.run.results import Run, Scores, by_severity, condition_text, level_text
 
 #: Fewer clean test predictions than this are not split.
 FEWEST = 20

@@ -17,8 +17,7 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFError
 from qipf.progress import progress
 from qipf.report.page import render
-from qipf.report.run.levels import identity_of, level_text
-from qipf.report.run.results import Run
+from qipf.report.run.results import Run, identity_of, level_text
 from qipf.report.run.trained import TrainedNetwork
 
 #: Sample images, at most.

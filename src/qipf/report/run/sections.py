@@ -10,8 +10,7 @@ from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.charts import Axis, Chart, Charts, Series, chart_spec, risk_coverage_chart
 from qipf.report.page import render
 from qipf.report.run.charts import severity_chart
-from qipf.report.run.levels import condition_text
-from qipf.report.run.results import Run
+from qipf.report.run.results import Run, condition_text
 from qipf.report.tables import METRIC_TITLES, PAPER_METRICS, TITLES, Summary, summarise
 
 #: Methods whose curves are visible at first.

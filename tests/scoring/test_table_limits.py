@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qipf import QIPF
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.quantization import rounded
-from qipf.scoring.limits import outlier_limit, with_limit
+from qipf.scoring.table import outlier_limit, with_limit
 from tests.conftest import make_logits
 
 

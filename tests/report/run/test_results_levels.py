@@ -1,6 +1,6 @@
 """Levels of corruptions are ordered by severity and written with their units."""
 
-from qipf.report.run.levels import by_severity, condition_text, level_text, severity_axis
+from qipf.report.run.results import by_severity, condition_text, level_text, severity_axis
 
 
 def test_levels_by_severity():

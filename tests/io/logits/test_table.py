@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qipf import QIPFInputError
 from qipf.io.logits.reading import read_table
-from qipf.io.logits.values import as_floats, is_number, look_like_probabilities, parse_number
+from qipf.io.logits.table import as_floats, is_number, look_like_probabilities, parse_number
 from qipf.monitor.parsing import LineParser
 
 

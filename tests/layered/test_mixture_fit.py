@@ -5,12 +5,19 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from qipf import QIPFWarning
-from qipf.layered import mixture_weights
+from qipf.layered import mixture as mixture_weights
 from qipf.layered.class_field import ClassField
+from qipf.layered.holdout import FEWEST, Tuning
 from qipf.layered.metric import Metric
-from qipf.layered.mixture import likeliest_weights, log_odds_of_error, posteriors_of, weighted_mean
-from qipf.layered.mixture_weights import LEAST, WIDTHS, fit_mixture
-from qipf.layered.tuning import FEWEST, Tuning
+from qipf.layered.mixture import (
+    LEAST,
+    WIDTHS,
+    fit_mixture,
+    likeliest_weights,
+    log_odds_of_error,
+    posteriors_of,
+    weighted_mean,
+)
 from qipf.network.features import LayerSite
 
 GOOD, FAIR, USELESS = LayerSite("good"), LayerSite("fair"), LayerSite("useless")
