@@ -32,21 +32,13 @@ from torch import Tensor
 from qipf.bench.downloads import Archive, DataFile, Publication, read
 from qipf.errors import QIPFInputError, unknown_name
 
-_DIGITS = tuple("0123456789")
+#: Mirrors, hashes of contents and archives, numbers of examples and class names, by dataset.
+_ABOUT = json.loads(resources.files("qipf.bench").joinpath("publications.json").read_text("utf-8"))
 
 CLASS_NAMES: dict[str, tuple[str, ...]] = {
-    "mnist": _DIGITS,
-    "digits": _DIGITS,
-    "kmnist": ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
-    "fashion_mnist": (
-        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-        "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-    ),
-    "cifar10": (
-        "airplane", "automobile", "bird", "cat", "deer",
-        "dog", "frog", "horse", "ship", "truck",
-    ),
-}  # fmt: skip
+    "digits": tuple("0123456789"),
+    **{name: tuple(about["class_names"]) for name, about in _ABOUT.items()},
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,23 +103,13 @@ def cifar10_publication(
     return Publication(name, (archive,), "cifar-10-batches-bin")
 
 
-def _publications() -> dict[str, Publication]:
-    """Publications by name: what is read and verified, and from where it is downloaded.
-
-    ``publications.json`` holds for each the mirrors, the hashes of the contents and of the
-    archives, and the numbers of examples.
-    """
-    text = resources.files("qipf.bench").joinpath("publications.json").read_text("utf-8")
-    found = {}
-    for name, about in json.loads(text).items():
-        make = cifar10_publication if name == "cifar10" else idx_publication
-        found[name] = make(
-            name, about["mirrors"], about["contents"], about["archives"], about["counts"]
-        )
-    return found
-
-
-PUBLICATIONS: dict[str, Publication] = _publications()
+#: Publications by name: what is read and verified, and from where it is downloaded.
+PUBLICATIONS: dict[str, Publication] = {
+    name: (cifar10_publication if name == "cifar10" else idx_publication)(
+        name, about["mirrors"], about["contents"], about["archives"], about["counts"]
+    )
+    for name, about in _ABOUT.items()
+}
 
 NAMES: tuple[str, ...] = (*PUBLICATIONS, "kmnist10k", "digits")
 

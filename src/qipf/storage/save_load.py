@@ -2,20 +2,7 @@
 
 A file is a safetensors file with a JSON header (`qipf.io.container`); `qipf.io.schema` lists the
 kinds and the keys of their headers. Format version 4 is written, versions 3 and 4 are read.
-
-A field (kind ``field``, or ``model`` for a wrapped network) has the arrays ``centers`` (N, d) and,
-for unequal weights, ``log_weights`` (N,). Its header holds the ``parameters``, the ``fitted``
-values, the names of its ``features`` if it was fitted with names and, for a wrapped network, the
-``network``: the layer, the pooling and a fingerprint of the weights, not the network itself.
-
-A `LayeredQIPF` (kind ``layers``) has the array ``weights`` (1 + layers,) and for layer number i
-``mean i`` (D,), ``directions i`` (D, d), ``units i`` (N, d), and ``masses i``, ``labels i`` and
-``examples i`` (N,). Its header holds the ``parameters``, the ``layers`` (name, side, gain_free,
-bandwidth, classes of each) and the ``network``: a fingerprint of the weights.
-
-A calibrated model adds the array ``calibration`` (n,), the sorted uncertainties of its calibration
-set and, where errors are known, ``calibration_wrong`` (n,), 0 or 1. Its header holds the accept
-``rule`` and the ``detection`` of errors, or null. A rule alone has no arrays.
+docs/architecture.md lists the arrays and header entries of each kind.
 """
 
 import warnings
