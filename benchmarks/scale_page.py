@@ -18,11 +18,7 @@ CORE_HOUR, GPU_HOUR = 0.05, 4.00
 #: Cores of the CPU machine that the second table counts in.
 CORES = 16
 
-WAYS = {
-    "memory": "arrays in memory",
-    "shards": "Parquet shards",
-    "ray": "Parquet shards on Ray",
-}
+WAYS = {"memory": "arrays in memory", "shards": "Parquet shards", "ray": "Parquet shards on Ray"}
 
 Row = dict[str, str]
 

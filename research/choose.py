@@ -53,11 +53,7 @@ INGREDIENTS: dict[str, dict[str, str]] = {
         "the first five and a blend, fixed amounts": "as at first",
         "nine, by the accuracy left": AS_SHIPPED,
     },
-    "layers": {
-        "the last": "last layer only",
-        "those of 5 %": AS_SHIPPED,
-        "all": "all layers kept",
-    },
+    "layers": {"the last": "last layer only", "those of 5 %": AS_SHIPPED, "all": "all layers kept"},
     "widths a layer": {"one": "one width a layer", "four": AS_SHIPPED},
     "softmax": {"without": "no softmax", "with": AS_SHIPPED},
     "weights": {"equal": "equal weights", "learned": AS_SHIPPED},

@@ -132,6 +132,17 @@ def test_a_method_and_the_free_function_make_the_same_rule(kind):
         assert rule is model.rule_
 
 
+def test_the_rule_does_not_depend_on_the_order_of_tied_rows():
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        scores = random.random(1500).round(2)
+        wrong = random.random(1500) < scores**3 / 3
+        held_out, order = Calibration(scores, wrong), random.permutation(1500)
+        rule = accept_rule(scores, wrong, max_risk=0.05)
+        assert accept_rule(scores[order], wrong[order], max_risk=0.05) == rule
+        assert accept_rule(held_out.scores, held_out.wrong, max_risk=0.05) == rule
+
+
 def test_accepts_is_the_rule_on_the_uncertainty(kind):
     model, batch = calibrated(kind), kind.batch(200, 4)
     rule = model.accept_rule(max_risk=RISK)
@@ -282,6 +293,8 @@ def test_the_digest_changes_with_scores_and_calibration_but_not_with_the_rule(ki
     before = model.digest()
     model.accept_rule(max_risk=RISK)
     assert model.digest() == before
+    if kind.name == "QIPF":
+        assert model.set_params(device="cpu").digest() == before
     model.calibrate(*kind.data(100, 3))
     assert model.digest() != before
 
@@ -316,6 +329,20 @@ def test_a_monitor_watches_any_model(kind):
     assert monitor.update(shifted).log_evidence == pytest.approx(
         twin.update_scores(model.uncertainty(shifted)).log_evidence
     )
+
+
+def test_a_monitor_of_a_model_that_was_calibrated_again_raises(kind):
+    model = calibrated(kind)
+    monitor = ShiftMonitor(model)
+    model.calibrate(*kind.data(100, 3))
+    with pytest.raises(QIPFInputError, match="Make a new monitor"):
+        monitor.update(kind.batch(10, 11))
+
+
+def test_the_representation_says_what_a_model_is():
+    kind = KINDS[2]
+    assert repr(kind.unfitted()) == "LayeredQIPF(Sequential, not fitted)"
+    assert "calibrated on 1,200 predictions" in repr(calibrated(kind))
 
 
 def test_a_state_file_of_a_monitor_belongs_to_its_model(kind, tmp_path):

@@ -49,14 +49,7 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "QIPFError",
-    "QIPFFileError",
-    "QIPFInputError",
-    "QIPFWarning",
-    "__version__",
-    *_HOMES,
-]
+__all__ = ["QIPFError", "QIPFFileError", "QIPFInputError", "QIPFWarning", "__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

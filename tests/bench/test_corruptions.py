@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qipf.bench import corruptions
-from qipf.bench.corruptions import (
-    CORRUPTIONS,
-    brightness,
-    corrupt,
-    register,
-    rotation,
-    shear,
-    zoom,
-)
+from qipf.bench.corruptions import CORRUPTIONS, brightness, corrupt, register, rotation, shear, zoom
 from qipf.errors import QIPFInputError
 
 IDENTITY = {"rotation": 0, "shear": 0, "zoom": 1, "brightness": 1}

@@ -63,10 +63,7 @@ def test_a_penalty_is_added_to_the_loss():
     with seeded("cpu", 0):
         plain = DigitsMLP(1, 3, 8)
     added = copy.deepcopy(plain)
-    steps = [
-        steps_of(plain),
-        steps_of(added, lambda: added.head.weight.square().sum()),
-    ]
+    steps = [steps_of(plain), steps_of(added, lambda: added.head.weight.square().sum())]
     squares = added.head.weight.detach().square().sum().item()
     for step in steps:
         step()

@@ -14,7 +14,7 @@ from qipf.bench.datasets import load
 from qipf.bench.methods.network import fresh_copy, predict
 from qipf.bench.methods.randomness import seeded
 from qipf.bench.networks import VGG3, DigitsMLP, Recipe, build
-from qipf.bench.training import Trainer, member_seed, train
+from qipf.bench.training import Checkpoint, Trainer, fingerprint, member_seed, train
 from qipf.errors import QIPFError, QIPFInputError
 
 
@@ -148,11 +148,7 @@ def test_fewer_examples_than_a_batch_train_as_one_batch():
     [
         (torch.zeros(2, 1, 8, 8), torch.zeros(3).long(), "got 2 images and 3 labels."),
         (torch.zeros(0, 1, 8, 8), torch.zeros(0).long(), "got 0 images and 0 labels."),
-        (
-            torch.zeros(2, 1, 8, 8).int(),
-            torch.zeros(2).long(),
-            "got torch.int32.",
-        ),
+        (torch.zeros(2, 1, 8, 8).int(), torch.zeros(2).long(), "got torch.int32."),
         (torch.zeros(2, 1, 8, 8), torch.zeros(2), "got shape (2,) of torch.float32. Convert them"),
         (torch.zeros(2, 64), torch.zeros(2).long(), "of shape (n, C, H, W); got (2, 64). Pass a"),
     ],
@@ -186,3 +182,50 @@ def test_networks_trained_in_a_stack_learn_what_each_learns_alone(tmp_path):
         train(twin, images, labels, recipe, seed=seed)
         for learned, expected in zip(network.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_saved_last_is_loaded(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "deep" / "net.pt", {"epochs": 3, "seeds": [1]})
+    assert checkpoint.load() is None
+    checkpoint.save(1, learner={"w": torch.ones(2)})
+    checkpoint.save(2, learner={"w": torch.zeros(2)})
+    saved = checkpoint.load()
+    assert saved["epochs_done"] == 2
+    assert torch.equal(saved["learner"]["w"], torch.zeros(2))
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["net.pt"]
+
+
+def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
+    checkpoint = Checkpoint(tmp_path / "net.pt", {})
+    checkpoint.save(1, learner={})
+
+    def interrupted(obj, file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(2, learner={})
+    assert checkpoint.load()["epochs_done"] == 1
+
+
+def test_other_settings_and_other_files_are_refused(tmp_path):
+    path = tmp_path / "net.pt"
+    Checkpoint(path, {"epochs": 3, "seeds": [1]}).save(1)
+    message = (
+        f"{path} belongs to a training with other settings (epochs was 3, is 4; seeds was [1], "
+        "is [2]). Delete it, or name another checkpoint."
+    )
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        Checkpoint(path, {"epochs": 4, "seeds": [2]}).load()
+    path.write_bytes(b"not a checkpoint")
+    message = f"{path} is not a training checkpoint (UnpicklingError). Delete it to train from"
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        Checkpoint(path, {}).load()
+
+
+def test_fingerprints_tell_values_shapes_and_order_apart():
+    a, b = torch.arange(4.0), torch.ones(4)
+    prints = [fingerprint(t) for t in ([a], [b], [a.reshape(2, 2)], [a, b], [b, a], [a.double()])]
+    assert len(set(prints)) == 6
+    assert fingerprint([a.clone(), b]) == prints[3]

@@ -191,8 +191,7 @@ def complete(words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("typed", "offered"),
-    [("qipf s", ["score", "show"]), ("qipf bench run --su", ["--suite"])],
+    ("typed", "offered"), [("qipf s", ["score", "show"]), ("qipf bench run --su", ["--suite"])]
 )
 def test_the_shell_completes_commands(typed, offered):
     assert complete(typed).stdout.split() == offered

@@ -175,8 +175,7 @@ def full(*_arguments):
     ],
 )
 @pytest.mark.parametrize(
-    "words",
-    ["fit train.npz --bandwidth 2 -o new.qipf", "score field.qipf test.npz -o new.csv"],
+    "words", ["fit train.npz --bandwidth 2 -o new.qipf", "score field.qipf test.npz -o new.csv"]
 )
 def test_an_output_that_cannot_be_written(monkeypatch, capsys, files, broken, reason, words):
     before = sorted(files.rglob("*"))

@@ -79,10 +79,7 @@ def test_one_shard_one_row_and_none_are_told_in_words(tmp_path, field, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (
-            ("in", "-o", "in"),
-            "in and in overlap",
-        ),
+        (("in", "-o", "in"), "in and in overlap"),
         (
             ("in", "-o", "out", "--engine", "rai"),
             "Unknown engine 'rai'. Did you mean 'ray'? Known: local, ray.",

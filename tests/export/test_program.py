@@ -1,5 +1,6 @@
 """torch.export: any kind of network, a batch of any length, the network left as it was."""
 
+import math
 import re
 import warnings
 
@@ -9,6 +10,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPFError, QIPFInputError, QIPFWarning
+from qipf.export.program import ExactConstants
 from tests.conftest import make_logits
 from tests.network.test_wrapped import Net
 
@@ -210,3 +212,33 @@ def test_a_rule_of_the_whole_field_does_not_hold_for_the_condensed_one():
     (warning,) = [w for w in warned if w.category is QIPFWarning]
     assert "100 centres, and the file has 50" in str(warning.message)
     assert warning.filename == __file__
+
+
+class Constants(nn.Module):
+    """The functions that the field's graph calls with Python numbers."""
+
+    def forward(self, x):
+        with ExactConstants():
+            return torch.stack(
+                [
+                    x * math.pi,
+                    torch.add(x, 1e300),
+                    torch.full_like(x, 0.1),
+                    torch.nan_to_num(x / 0.0, 0.1, 1e300, -1e300),
+                    torch.clamp(x, min=1 / 3),
+                ]
+            )
+
+
+def test_the_values_are_those_of_plain_torch():
+    x = torch.tensor([0.0, 1.5, -2.0], dtype=torch.float64)
+    expected = torch.stack(
+        [
+            x * math.pi,
+            x + 1e300,
+            torch.full_like(x, 0.1),
+            torch.tensor([0.1, 1e300, -1e300], dtype=torch.float64),
+            x.clamp(min=1 / 3),
+        ]
+    )
+    assert torch.equal(Constants()(x), expected)

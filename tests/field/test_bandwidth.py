@@ -124,10 +124,7 @@ NEARNESSES = st.lists(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
-    some=NEARNESSES,
-    errors=st.integers(0, 40),
-    others=st.integers(0, 400),
-    seed=st.integers(0, 99),
+    some=NEARNESSES, errors=st.integers(0, 40), others=st.integers(0, 400), seed=st.integers(0, 99)
 )
 def test_what_is_to_be_detected_follows_the_rule(some, errors, others, seed):
     random = np.random.default_rng(seed)

@@ -119,19 +119,13 @@ def test_a_row_of_whole_numbers_is_a_prediction():
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        (
-            b"1,2",
-            "2 logits per line, but the model was fitted with 3. Select them with --columns",
-        ),
+        (b"1,2", "2 logits per line, but the model was fitted with 3. Select them with --columns"),
         (b"\xff,1,2", "not UTF-8"),
         (b'"a,b', "not comma-separated (unexpected end of data)"),
         (TOO_LONG, "longer than 1048576 bytes"),
         (b"[1, 2", "not JSON"),
         (b"[1, 2]", "2 numbers instead of 3"),
-        (
-            b"1.5,oops,2.5",
-            "no column 'logit*'. It has: 1.5, oops, 2.5",
-        ),
+        (b"1.5,oops,2.5", "no column 'logit*'. It has: 1.5, oops, 2.5"),
     ],
 )
 def test_the_first_usable_line_tells_the_layout(first, reason):

@@ -295,3 +295,8 @@ def test_a_draft_that_does_not_exist_here_is_an_error(folder, field):
     with pytest.raises(QIPFError, match="under the same path"):
         rescored(folder, field, run=run)
     assert files(folder / "out") == {}
+
+
+def test_a_field_that_partial_fit_has_not_built_yet_is_built(folder):
+    field = QIPF(bandwidth=3.0).partial_fit(make_logits(200).numpy())
+    assert score_shards(field, folder / "in", folder / "out").shards == 4

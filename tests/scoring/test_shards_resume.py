@@ -71,8 +71,5 @@ def test_drafts_of_killed_runs_are_removed_and_nothing_else(folder, field):
 
 
 def test_two_runs_do_not_share_an_output(folder, field):
-    with (
-        locked_folder(folder / "out"),
-        pytest.raises(QIPFError, match="is in use by another run"),
-    ):
+    with locked_folder(folder / "out"), pytest.raises(QIPFError, match="is in use by another run"):
         rescored(folder, field)

@@ -89,10 +89,7 @@ class Publication:
 
 
 def read(
-    publication: Publication,
-    root: Path,
-    names: Iterable[str] | None = None,
-    download: bool = True,
+    publication: Publication, root: Path, names: Iterable[str] | None = None, download: bool = True
 ) -> dict[str, NDArray[np.uint8]]:
     """The verified arrays of a publication's files by name (all of them, or only `names`).
 

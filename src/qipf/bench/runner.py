@@ -74,11 +74,7 @@ def run(
         chosen = replace(chosen, seed=seed)
     chosen = chosen.narrowed(only)
     setting = Setting(
-        chosen,
-        Path(out),
-        _device(device),
-        None if data is None else Path(data),
-        keep_scores,
+        chosen, Path(out), _device(device), None if data is None else Path(data), keep_scores
     )
     with locked_folder(setting.out):
         log = ResultLog(setting.out / RESULTS)

@@ -1,7 +1,8 @@
 """One training loop: Adam, cross-entropy, a one-cycle rate, and a checkpoint after each epoch."""
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,14 +10,66 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.checkpoints import Checkpoint, fingerprint
 from qipf.bench.learning import Batches, BatchStack, Replayed, Stack, Steps, one_cycle
 from qipf.bench.methods.network import LayeredNetwork, fresh_copy
 from qipf.bench.methods.protocol import CleanData
 from qipf.bench.methods.randomness import mixed_seed, seeded
 from qipf.bench.networks import Recipe
 from qipf.errors import QIPFError, QIPFInputError
+from qipf.io.atomic import atomic_write
 from qipf.progress import progress_bar
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """Digest of the content of tensors, in this order.
+
+    >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(3)])
+    False
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        array = tensor.detach().cpu().contiguous().numpy()
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training's state in a file, and the settings it belongs to."""
+
+    path: Path
+    settings: dict[str, Any]
+
+    def save(self, epochs_done: int, **states: Any) -> None:
+        """Replace the file atomically."""
+        with atomic_write(self.path) as file:
+            torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
+
+    def load(self) -> dict[str, Any] | None:
+        """The last saved state; None if there is none."""
+        if not self.path.exists():
+            return None
+        try:
+            saved: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+            settings = saved["settings"]
+        except Exception as error:
+            raise QIPFInputError(
+                f"{self.path} is not a training checkpoint ({type(error).__name__}). "
+                "Delete it to train from the start."
+            ) from error
+        changes = "; ".join(
+            f"{name} was {settings.get(name)!r}, is {self.settings.get(name)!r}"
+            for name in sorted(settings.keys() | self.settings.keys())
+            if settings.get(name) != self.settings.get(name)
+        )
+        if changes:
+            raise QIPFInputError(
+                f"{self.path} belongs to a training with other settings ({changes}). "
+                "Delete it, or name another checkpoint."
+            )
+        return saved
+
 
 N = TypeVar("N", bound=nn.Module)
 

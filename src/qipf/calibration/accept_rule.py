@@ -93,7 +93,7 @@ class AcceptRule:
         if len(rows):
             warn(
                 f"{len(rows)} of {len(usable)} uncertainties are NaN or infinite (first: row "
-                f"{int(rows[0])}); the rule abstains from these predictions.",
+                f"{int(rows[0])}); the rule abstains from these predictions."
             )
         return accept
 
@@ -238,7 +238,8 @@ def accept_rule(
         raise QIPFInputError("Pass max_risk or min_coverage, not both.")
     confidence = checked_share(confidence, "confidence", 0.95)
     scores, errors = checked_outcomes(uncertainty, wrong)
-    scores = rounded(scores)
+    order = np.lexsort((errors, scores))  # the rule does not depend on the order of the rows
+    scores, errors = rounded(scores[order]), errors[order]
     # ties in random order, whatever order the rows came in: see qipf.calibration.fixed_sequence
     order = np.random.default_rng(0).permutation(len(scores))
     order = order[np.argsort(scores[order], kind="stable")]

@@ -72,7 +72,7 @@ def tail(errors: ArrayLike, count: ArrayLike, risk: float) -> NDArray[np.float64
 
 @lru_cache(maxsize=4096)
 def fewest(errors: int, max_risk: float, level: float) -> int:
-    """The smallest sample in which so many errors still speak against a higher risk.
+    """The smallest sample in which so many errors still reject a higher risk.
 
     >>> fewest(0, 0.01, 0.05), fewest(1, 0.01, 0.05)
     (299, 473)

@@ -157,8 +157,10 @@ class CalibrationMixin:
         """Digest of everything that scores and p-values depend on; the accept rule is left out."""
         self._require_fitted()
         header, arrays = self.state()
-        scores_from = {key: header[key] for key in header if key not in DECISIONS}
-        return str(content_digest(scores_from, arrays))
+        kept = {key: value for key, value in header.items() if key not in DECISIONS}
+        parameters = header["parameters"].items()
+        kept["parameters"] = {k: v for k, v in parameters if k not in ("device", "contamination")}
+        return str(content_digest(kept, arrays))
 
 
 def aligned(facts: dict[str, str]) -> str:

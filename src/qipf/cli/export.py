@@ -40,10 +40,7 @@ def export(
 
     checked_output(output, [".onnx"], inputs=[model] if rule is None else [model, rule])
     written = load_field(model, "model.export_onnx('model.onnx')").export_onnx(
-        output,
-        rule=None if rule is None else load(rule),
-        max_centers=max_centers,
-        check=check,
+        output, rule=None if rule is None else load(rule), max_centers=max_centers, check=check
     )
     result = {"output": written.path} | {
         name: getattr(written, name)

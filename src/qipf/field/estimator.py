@@ -228,7 +228,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         except LabelValueError as error:
             warn(
                 f"The model's errors are unknown, and the bandwidth is chosen by likelihood: "
-                f"{error} Pass wrong= if X is not logits.",
+                f"{error} Pass wrong= if X is not logits."
             )
             return None
 
@@ -435,7 +435,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             warn(
                 f"The accept rule was calibrated with {len(self.centers_)} centres, and the file "
                 f"has {len(field.centers_)}: its guarantee does not hold there. Calibrate "
-                "field.condensed(max_centers), make a rule with it, and export that field.",
+                "field.condensed(max_centers), make a rule with it, and export that field."
             )
         return field, FieldGraph(field, threshold)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError
-from qipf.export.constants import ExactConstants
+from qipf.export.program import ExactConstants
 from qipf.field.engines.base import checked_centers
 from qipf.field.engines.fused import Averages, averaged_moments
 from qipf.field.engines.reference import FARTHEST

@@ -24,10 +24,7 @@ POLE = 1e-8
 LARGEST_SOFTENING = 1e100
 
 
-def curvature(
-    moments: Moments,
-    bandwidth: float,
-) -> Tensor:  # (Q,)
+def curvature(moments: Moments, bandwidth: float) -> Tensor:  # (Q,)
     r"""Relative curvature of the wave function.
 
     .. math:: K = \frac{\sigma^2}{2}\frac{\nabla^2\psi}{\psi}
@@ -40,10 +37,7 @@ def curvature(
     return (bending - moments.dimension / 4).clip(max=CEILING)
 
 
-def slope(
-    moments: Moments,
-    bandwidth: float,
-) -> Tensor:  # (Q,)
+def slope(moments: Moments, bandwidth: float) -> Tensor:  # (Q,)
     r"""Relative squared slope of the wave function.
 
     .. math:: S = \frac{\sigma^2}{2}\frac{\|\nabla\psi\|^2}{\psi^2} = \frac{\|m_1\|^2}{8\sigma^2}

@@ -129,7 +129,7 @@ def _usable_device(path: str, device: Any) -> str:
     except QIPFInputError:
         warn(
             f"{path} was saved with device {device!r}, which is not available here; device is set "
-            "to 'auto'.",
+            "to 'auto'."
         )
         return "auto"
     return device

@@ -57,7 +57,7 @@ def require_version(path: str, header: dict[str, Any], newest: int, oldest: int 
     """Raise `QIPFFileError` for a format version that cannot be read."""
     version = header.get("format_version")
     if type(version) is not int or version < oldest:
-        refuse(path, f"its format version is {version!r:.80}")
+        refuse(path, f"its format version is {version!r:.80}; {oldest} to {newest} are read")
     if version > newest:
         refuse(path, f"a newer qipf wrote it (format {version}, here {newest}): update qipf")
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from qipf.export.constants import ExactConstants
+from qipf.export.program import ExactConstants
 from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
 from qipf.network.features import LayerSite, run_once

@@ -137,7 +137,7 @@ def tuning_sets(
         warn(
             f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights are "
             "learned from clean training data alone, on which networks are overconfident. Pass "
-            "floating point inputs if you can.",
+            "floating point inputs if you can."
         )
         return found
     few = inputs[: max(FEWEST, len(inputs) // 2)]

@@ -58,7 +58,7 @@ def chosen_fields(
     if missing:
         warn(
             f"There are no training examples of {', '.join(f'class {k}' for k in missing)}: the "
-            "layers use the softmax's probability.",
+            "layers use the softmax's probability."
         )
     return fields
 
@@ -120,12 +120,7 @@ def chosen_metric(
 
 
 def _best_width(
-    metric: Metric,
-    rows: Tensor,
-    labels: Tensor,
-    sets: list[Tensor],
-    truth: Tensor,
-    classes: int,
+    metric: Metric, rows: Tensor, labels: Tensor, sets: list[Tensor], truth: Tensor, classes: int
 ) -> tuple[float, float] | None:  # likelihood, width
     embeddings = metric(rows)
     if float(embeddings.std(0, correction=0).mean()) < EQUAL:

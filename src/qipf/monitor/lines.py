@@ -54,10 +54,7 @@ class LineSource:
     """
 
     def __init__(
-        self,
-        path: Path | None,
-        follow: bool = False,
-        stopping: Callable[[], bool] = lambda: False,
+        self, path: Path | None, follow: bool = False, stopping: Callable[[], bool] = lambda: False
     ) -> None:
         self.path, self.stopping, self._follow = path, stopping, follow
         self.name = "standard input" if path is None else str(path)

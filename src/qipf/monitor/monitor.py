@@ -156,12 +156,18 @@ class ShiftMonitor:
         """Add the predictions of a batch, which is passed to the model's `uncertainty`.
 
         A `QIPF` takes logits, one row or many; a row with NaN or inf ranks highest and is counted
-        as abstained. A model with a network takes the network's inputs.
+        as abstained. A model with a network takes the network's inputs, and raises for a batch
+        with such outputs.
         """
         if self.model is None:
             raise QIPFInputError(
                 "This monitor was made from a Calibration and cannot score inputs. Make it from "
                 "the model, or call update_scores(uncertainty)."
+            )
+        if getattr(self.model, "calibration_", None) is not self.calibration:
+            raise QIPFInputError(
+                "The model was fitted or calibrated again after this monitor was made, so its "
+                "scores do not compare with the monitor's calibration set. Make a new monitor."
             )
         if isinstance(self.model, QIPF):
             return self.update_scores(_logit_scores(self.model, *batch))
@@ -206,10 +212,7 @@ class ShiftMonitor:
 
     @classmethod
     def load(
-        cls,
-        path: Path | str,
-        model: Any,
-        rule: Callable[[Any], Any] | None = None,
+        cls, path: Path | str, model: Any, rule: Callable[[Any], Any] | None = None
     ) -> "ShiftMonitor":
         """Load a monitor written by `save`; it continues exactly where it was.
 

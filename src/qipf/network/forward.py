@@ -67,7 +67,7 @@ def unchanged(net: nn.Module, fitted: str | None) -> str:
 def named_layer(net: nn.Module, layer: str) -> nn.Module:
     """The layer by any of its names."""
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
-    if layer in layers:
+    if isinstance(layer, str) and layer in layers:
         return layers[layer]
     near = difflib.get_close_matches(str(layer), layers, n=3, cutoff=0.4) or list(layers)[:10]
     raise QIPFInputError(

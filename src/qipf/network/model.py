@@ -1,10 +1,11 @@
 """What all models around a network share: calls, calibration by a loader, export."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -17,6 +18,7 @@ from qipf.export.onnx import OnnxFile, checked_path, write_onnx
 from qipf.export.program import Example, checked_example, traced
 from qipf.network.batches import batches, few_rows, mapped
 from qipf.network.forward import device_of, evaluating, fingerprint, unchanged
+from qipf.validation.not_fitted import QIPFNotFittedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +32,7 @@ class Scores(NamedTuple):
     probabilities: Tensor | None = None  # (n, classes)
 
 
-class NetworkModel(CalibrationMixin):
+class NetworkModel(CalibrationMixin, ABC):
     """A trained network and a score for its predictions.
 
     The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Threads
@@ -86,8 +88,26 @@ class NetworkModel(CalibrationMixin):
         accepted: Tensor = self._accepted(self.uncertainty(*inputs, **options))
         return accepted
 
+    def __repr__(self) -> str:
+        about = [type(self.net).__name__]
+        try:
+            self._require_fitted()
+        except QIPFNotFittedError:
+            about.append("not fitted")
+        if self.calibration_ is not None:
+            about.append(f"calibrated on {len(self.calibration_):,} predictions")
+        if self.detection_ is not None:
+            about.append(f"error detection: {self.detection_}")
+        if self.rule_ is not None:
+            about.append(f"accepts {self.rule_.coverage:.1%}")
+        return f"{type(self).__name__}({', '.join(about)})"
+
     def _scored(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
         self._require_fitted()
+        if any(isinstance(part, np.ndarray) for part in (*inputs, *options.values())):
+            raise QIPFInputError(
+                "A network takes tensors, got a NumPy array. Pass torch.from_numpy(inputs)."
+            )
         inputs, options = self._place((inputs, options))
         with evaluating(self.net):
             return self._scores(inputs, options)
@@ -148,11 +168,7 @@ class NetworkModel(CalibrationMixin):
         return write_onnx(program, few.tensors, metadata, path, want)
 
     def export(
-        self,
-        example: Any = None,
-        *,
-        rule: AcceptRule | None = None,
-        max_centers: int | None = None,
+        self, example: Any = None, *, rule: AcceptRule | None = None, max_centers: int | None = None
     ) -> ExportedProgram:
         """The same graph as a `torch.export` program; ``program.module()(inputs)`` gives a dict.
 

@@ -130,11 +130,12 @@ class WrappedModel(NetworkModel):
             raise QIPFInputError(
                 f"field must be a QIPF, such as QIPF(orders=(1, 2)), got {self.field!r}."
             )
-        if not callable(self.pooling) and self.pooling not in POOLINGS:
+        named = isinstance(self.pooling, str) and self.pooling in POOLINGS
+        if not named and not callable(self.pooling):
             raise unknown_name("pooling", self.pooling, POOLINGS)
 
     def _require_fitted(self) -> None:
-        if not self.field.__sklearn_is_fitted__():
+        if not isinstance(self.field, QIPF) or not self.field.__sklearn_is_fitted__():
             raise QIPFNotFittedError(
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )

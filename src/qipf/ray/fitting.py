@@ -24,6 +24,7 @@ from qipf.io.logits.columns import AUTO, logit_and_label_columns
 from qipf.progress import progress_bar
 from qipf.ray.blocks import NAME, UNEQUAL, checked_dataset, in_order, read_block
 from qipf.ray.connection import RETRIES, cluster, ray, run_tasks
+from qipf.validation.labels import errors_of
 
 #: Advice for a block that no worker survives.
 SMALLER = "Cut the dataset into smaller blocks: dataset.repartition(…)."
@@ -106,5 +107,6 @@ def _draw(
     rows = read_block(block, columns, label)
     logits, nearness = torch.from_numpy(rows.logits.copy()), None  # Ray's arrays are read-only
     if rows.labels is not None:
-        nearness = nearness_to_error(rows.logits.argmax(1) != rows.labels, logits)
+        wrong = errors_of(logits, rows.labels, "labels")
+        nearness = nearness_to_error(wrong.numpy(), logits)
     return sampler.sample(logits, nearness)

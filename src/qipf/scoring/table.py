@@ -20,7 +20,6 @@ from qipf.field.estimator import QIPF
 from qipf.io.logits.reading import open_table
 from qipf.io.logits.writing import table_writer
 from qipf.progress import progress_bar
-from qipf.validation.not_fitted import QIPFNotFittedError
 
 #: Queries that PyTorch's attention processes at a time on the CPU, if there are at least FEWEST.
 TILE, FEWEST = 256, 768
@@ -62,9 +61,7 @@ def checked_field(field: Any) -> QIPF:
         raise QIPFInputError(
             f"field must be a fitted QIPF, such as qipf.load gives, got {type(field).__name__}."
         )
-    if not hasattr(field, "offset_"):
-        raise QIPFNotFittedError("This QIPF is not fitted yet. Call fit(train_logits) first.")
-    return field
+    return field.build()
 
 
 def score_table(
@@ -195,7 +192,7 @@ def outlier_limit(field: QIPF) -> Limit:
     training rows. These score low because the field was fitted on them, so that a larger share of
     new rows lies above it.
     """
-    share, held_out = float(field.contamination), field.calibration_
+    share, held_out = float(field.build().contamination), field.calibration_
     if held_out is None:
         return Limit(-float(field.offset_), share, None)
     n = len(held_out)

@@ -22,8 +22,5 @@ def test_the_figure_is_written_in_the_format_of_its_name(tmp_path, kind, start):
     ("name", "phrase"), [("a.txt", "ends in .png or .pdf"), ("no/a.png", "no folder")]
 )
 def test_targets_that_cannot_be_written_raise(tmp_path, name, phrase):
-    with (
-        pytest.raises(QIPFError, match=phrase),
-        drawing(tmp_path / name, width=1.0, height=1.0),
-    ):
+    with pytest.raises(QIPFError, match=phrase), drawing(tmp_path / name, width=1.0, height=1.0):
         pass

@@ -13,12 +13,7 @@ from qipf.report.page import percent
 from qipf.report.run import decision_sections, decisions
 from qipf.report.run.charts import MOST_EVIDENCE
 from qipf.report.run.decision_sections import accuracy_html, rules_html, timeline_html
-from qipf.report.run.decisions import (
-    RISKS,
-    accuracy_comparisons,
-    monitor_stream,
-    split_evaluation,
-)
+from qipf.report.run.decisions import RISKS, accuracy_comparisons, monitor_stream, split_evaluation
 from qipf.report.run.results import Run
 from tests.report.own.test_page import cells, plain
 

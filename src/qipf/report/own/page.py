@@ -91,10 +91,7 @@ def own_page(found: Study, options: str = "--train train.npz --test test.npz") -
             section("Risk and coverage", "risk", spec=curves),
         ]
     compared = grouped_histogram(
-        {
-            "held out": (found.reference, RIGHT),
-            "test": (found.scores["qipf"], WRONG),
-        },
+        {"held out": (found.reference, RIGHT), "test": (found.scores["qipf"], WRONG)},
         "Uncertainty of held-out and test predictions",
         "uncertainty (qipf)",
     )

@@ -184,10 +184,7 @@ class AccuracyComparison:
 
 
 def accuracy_comparisons(
-    run: Run,
-    network: str,
-    method: str = "threshold",
-    seed: int | None = None,
+    run: Run, network: str, method: str = "threshold", seed: int | None = None
 ) -> Iterator[AccuracyComparison]:
     """Estimated and true accuracy on the other half, clean and at every level."""
     scores, wrong = run.scores(network, CLEAN, seed)[CLEAN_LEVEL]

@@ -20,9 +20,7 @@ from qipf.report.tables import summarise
 
 
 def write_run_report(
-    folders: Path | str | Sequence[Path | str],
-    output: Path | str,
-    data: Path | str | None = None,
+    folders: Path | str | Sequence[Path | str], output: Path | str, data: Path | str | None = None
 ) -> Path:
     """Write the page of a run (several folders are read as one) and return its path.
 
@@ -53,4 +51,6 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
         "How well different uncertainty scores separate a network's wrong predictions from its "
         "right ones, as the test images are corrupted more and more."
     )
-    return page_html(f"Trust in single predictions: {', '.join(run.networks)}", sections, lead)
+    return page_html(
+        f"Uncertainty of single predictions: {', '.join(run.networks)}", sections, lead
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
 from qipf.bench.methods import Batch
-from qipf.bench.methods.field import Field
+from qipf.bench.methods.fields import Field
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, BenchNetwork, Suite
