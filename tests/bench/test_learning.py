@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from qipf.bench.learning import SHIFT, Batches, Stack, Steps, one_cycle, shifted_and_flipped
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import seeded
 from qipf.bench.networks import DigitsMLP
 
 

@@ -15,7 +15,7 @@ from qipf.bench import datasets, networks, training
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods import Batch, create
 from qipf.bench.results import ScoreStore, Task, read_results
-from qipf.bench.runner import Job, plan, run
+from qipf.bench.runner import Job, in_processes, plan, run, stop_processes
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import locked_folder
 from qipf.metrics.error_detection import evaluate
@@ -263,3 +263,33 @@ def test_the_plan_trains_then_fits_then_scores():
             Job("b", None, "none", 0.0, ("qipf",)),
         ],
     ]
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stopped():
+    yield
+    stop_processes()
+
+
+def double(job):
+    if job == "fail":
+        raise QIPFInputError("no such thing")
+    if job == "die":
+        os._exit(3)
+    return 2 * job
+
+
+def test_all_results_come():
+    assert sorted(in_processes(double, [1, 2, 3], 2)) == [2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "message"),
+    [("fail", QIPFInputError, "no such thing"), ("die", QIPFError, "ended unexpectedly")],
+)
+def test_errors_in_a_worker_are_raised_here(job, kind, message):
+    with pytest.raises(kind, match=message):
+        list(in_processes(double, [job, 1], 2))

@@ -11,8 +11,7 @@ import torch
 
 from qipf.bench import training
 from qipf.bench.datasets import load
-from qipf.bench.methods.network import fresh_copy, predict
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import fresh_copy, predict, seeded
 from qipf.bench.networks import VGG3, DigitsMLP, Recipe, build
 from qipf.bench.training import Checkpoint, Trainer, fingerprint, member_seed, train
 from qipf.errors import QIPFError, QIPFInputError

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
-from qipf.bench.methods.network import unit_range
-from qipf.bench.methods.randomness import mixed_seed
+from qipf.bench.methods.network import mixed_seed, unit_range
 
 #: Largest shift of an augmented image, in pixels, each way.
 SHIFT = 4

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from qipf.bench.methods.network import LayeredNetwork
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import LayeredNetwork, seeded
 from qipf.errors import QIPFInputError, unknown_name
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from qipf.bench.learning import Batches, BatchStack, Replayed, Stack, Steps, one_cycle
-from qipf.bench.methods.network import LayeredNetwork, fresh_copy
+from qipf.bench.methods.network import LayeredNetwork, fresh_copy, mixed_seed, seeded
 from qipf.bench.methods.protocol import CleanData
-from qipf.bench.methods.randomness import mixed_seed, seeded
 from qipf.bench.networks import Recipe
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import atomic_write

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
-from qipf.metrics.ranking import ranked
+from qipf.metrics.error_detection import ranked
 from qipf.validation.scores import checked_share
 
 

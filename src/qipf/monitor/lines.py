@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.file_types import detect_binary
+from qipf.io.logits.table import detect_binary
 
 #: Maximum number of bytes per read.
 CHUNK = 2**20

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from qipf.metrics.ranking import ranked
+from qipf.metrics.error_detection import ranked
 from qipf.report.style import BEST, CHANCE, RIGHT, WRONG, Look, look_of
 
 #: Points of a risk-coverage curve.

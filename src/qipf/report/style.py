@@ -6,7 +6,9 @@ paper; `dark` is the colour for dark screens. The two scores of a sampling metho
 the standard deviation has a solid line, the predictive entropy a dashed line and hollow markers.
 """
 
+import json
 from dataclasses import dataclass, replace
+from importlib import resources
 
 #: Text of a table cell without a value.
 MISSING = "–"
@@ -37,31 +39,17 @@ MARKERS = {
     "cross": "X",
 }
 
-_DASHED, _DOTTED, _MIXED = (6.0, 3.0), (1.5, 2.5), (7.0, 2.5, 1.5, 2.5)
+_DASHED, _DOTTED = (6.0, 3.0), (1.5, 2.5)
 
-_SAMPLERS = {
-    "mc_dropout": Look("#0072b2", "#56a8e0", "square"),
-    "mc_dropout_ll": Look("#4a9bd1", "#8cc8f0", "triangle"),
-    "svi": Look("#a8447f", "#e08fc0", "down"),
-    "svi_ll": Look("#cc79a7", "#f0b3d4", "left"),
-    "ensemble": Look("#00795a", "#2fc39b", "diamond"),
-}
+_DATA = json.loads(resources.files("qipf.report").joinpath("assets/looks.json").read_text("utf-8"))
 
-#: Looks of the methods that come with qipf.
+#: Looks of the methods that come with qipf; a sampler's entropy has its colour, dashed and hollow.
 LOOKS: dict[str, Look] = {
-    "qipf": Look("#c24e00", "#ff8a3d", "circle", width=2.6),
-    "qipf_plus": Look("#c24e00", "#ff8a3d", "circle", _DASHED, width=2.6, hollow=True),
-    "softmax": Look("#4d4d4d", "#d0d0d0", "square", _DOTTED),
-    "entropy": Look("#000000", "#ffffff", "right", _MIXED),
-    "max_logit": Look("#8a6d00", "#d9b53a", "triangle", _DOTTED),
-    "energy": Look("#b07a00", "#f0b429", "plus", _MIXED),
-    "knn": Look("#6b5fb5", "#aaa0f0", "cross", _DOTTED),
-    "mahalanobis": Look("#7a4a2b", "#c99a78", "down", _MIXED),
-    **_SAMPLERS,
-    **{
-        f"{name}_entropy": replace(look, dash=_DASHED, hollow=True)
-        for name, look in _SAMPLERS.items()
-    },
+    name: Look(**{**look, "dash": tuple(look.get("dash", ()))}) for name, look in _DATA.items()
+}
+LOOKS |= {
+    f"{name}_entropy": replace(LOOKS[name], dash=_DASHED, hollow=True)
+    for name in ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
 }
 
 #: Right and wrong predictions.

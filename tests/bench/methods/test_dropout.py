@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, create
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import seeded
 from qipf.bench.networks import LeNet
 from qipf.errors import QIPFInputError
 

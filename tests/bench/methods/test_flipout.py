@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from qipf.bench.methods.flipout import FlipoutConv2d, FlipoutLinear
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import seeded
 from qipf.errors import QIPFInputError
 
 #: Draws of each Monte Carlo check; the variance is then known to about 2 %.

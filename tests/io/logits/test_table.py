@@ -1,5 +1,9 @@
 """Conversions and checks of values."""
 
+import bz2
+import gzip
+import io
+import lzma
 import math
 
 import numpy as np
@@ -9,7 +13,15 @@ from hypothesis import strategies as st
 
 from qipf import QIPFInputError
 from qipf.io.logits.reading import read_table
-from qipf.io.logits.table import as_floats, is_number, look_like_probabilities, parse_number
+from qipf.io.logits.table import (
+    FileType,
+    as_floats,
+    detect_binary,
+    is_number,
+    look_like_probabilities,
+    parse_number,
+)
+from qipf.monitor.lines import LineSource
 from qipf.monitor.parsing import LineParser
 
 
@@ -51,3 +63,37 @@ def test_probabilities_are_recognised():
     assert look_like_probabilities(rows)
     for other in (np.log(rows), rows[:, :1], rows[:0], 2 * rows):
         assert not look_like_probabilities(other)
+
+
+@pytest.mark.parametrize(
+    ("data", "content"),
+    [
+        (gzip.compress(b"1,2", mtime=0), FileType("compressed (gzip)", "zcat")),
+        (bz2.compress(b"1,2"), FileType("compressed (bzip2)", "bzcat")),
+        (bz2.compress(b"1,2", 1), FileType("compressed (bzip2)", "bzcat")),
+        (bz2.compress(b""), FileType("compressed (bzip2)", "bzcat")),
+        (lzma.compress(b"1,2"), FileType("compressed (xz)", "xzcat")),
+        (b"\x28\xb5\x2f\xfd\x20", FileType("compressed (zstd)", "zstdcat")),
+        (b"PK\x03\x04\x14", FileType("a zip archive, as .npz files are")),
+        (b"\x93NUMPY\x01", FileType("an .npy file")),
+        (b"PAR1\x15\x04\x00\x00PAR1", FileType("a Parquet file")),
+    ],
+)
+def test_every_type_is_detected(data, content):
+    assert detect_binary(io.BytesIO(data)) == content
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"PAR1", b"PAR1PAR1", b"PAR1,PAR2\n1,2\n", b"BZh_a,BZh_b\n", b"BZh91,2\n"]
+)
+def test_text_is_not_detected_as_another_type(data):
+    assert detect_binary(io.BytesIO(data)) is None
+
+
+@pytest.mark.parametrize("names", ["PAR1,PAR2", "BZh_a,BZh_b"])
+def test_columns_may_have_such_names(tmp_path, names):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{names}\n1,2\n")
+    assert read_table(path, columns=names).logits.tolist() == [[1.0, 2.0]]
+    with LineSource(path) as source:
+        assert [lines.texts for lines in source.lines()] == [[names.encode(), b"1,2"]]

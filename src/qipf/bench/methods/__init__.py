@@ -10,12 +10,11 @@ from typing import Any, cast
 
 from qipf.bench.methods.distances import KNN, Mahalanobis
 from qipf.bench.methods.dropout import MCDropout, MCDropoutLastLayer
-from qipf.bench.methods.ensemble import Ensemble
 from qipf.bench.methods.fields import Field, Layers
 from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
 from qipf.bench.methods.protocol import Batch, CleanData, Method
-from qipf.bench.methods.sampling import PredictiveEntropy, Sampler, Spread
+from qipf.bench.methods.sampling import Ensemble, PredictiveEntropy, Sampler, Spread
 from qipf.bench.methods.svi import SVI, SVILastLayer
 from qipf.errors import unknown_name
 

@@ -1,14 +1,48 @@
 """Networks with named parts: layers, features and last layer."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError
 from qipf.network.forward import evaluating
+
+
+def mixed_seed(*entropy: int) -> int:
+    """One seed from several numbers; neighbouring numbers give unrelated seeds.
+
+    >>> mixed_seed(0, 1) == mixed_seed(0, 1), mixed_seed(0, 1) == mixed_seed(1, 0)
+    (True, False)
+    """
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def seeded(device: torch.device | str, *entropy: int) -> Iterator[None]:
+    """Seed torch on the CPU and `device` within the context; restore its state afterwards.
+
+    >>> with seeded("cpu", 3):
+    ...     first = torch.rand(2)
+    >>> with seeded("cpu", 3):
+    ...     bool((torch.rand(2) == first).all())
+    True
+    """
+    device = torch.device(device)
+    forked = [device] if device.type == "cuda" else []
+    seed = mixed_seed(*entropy)
+    with torch.random.fork_rng(devices=forked, device_type="cuda"):
+        # torch.manual_seed would also reseed devices that are not forked here
+        torch.default_generator.manual_seed(seed)
+        if forked:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
 
 #: Rows that pass through a network at once when nothing is learned.
 ROWS = 2500

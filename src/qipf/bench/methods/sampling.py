@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from qipf.bench.methods.network import ROWS, unit_range
-from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
-from qipf.bench.methods.randomness import seeded
+from qipf.bench.methods.network import ROWS, predict, seeded, unit_range
+from qipf.bench.methods.protocol import Batch, CleanData, Method, check_positive, to_double
 from qipf.network.forward import evaluating
 
 
@@ -128,3 +128,29 @@ class PredictiveEntropy(_Sampled):
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """Between 0 and log(classes)."""
         return torch.special.entr(self.samples(batch).mean).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Ensemble(Sampler):
+    """`networks` trained like the deterministic network, which is not one of them."""
+
+    networks: int = 10
+
+    def __post_init__(self) -> None:
+        check_positive("ensemble", networks=self.networks)
+
+    @property
+    def forward_passes(self) -> int:
+        """Number of networks."""
+        return self.networks
+
+    def prepare(self, clean: CleanData) -> Draw:
+        """Train the networks."""
+        trainer = clean.trainer_for("ensemble")
+        members = trainer.train_ensemble(clean.network, self.networks, clean.images, clean.labels)
+
+        def draw(batch: Batch) -> Samples:
+            drawn = (predict(member, batch.images).logits for member in members)
+            return Samples.of(drawn, batch.predicted)
+
+        return draw

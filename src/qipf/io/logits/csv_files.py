@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.io.logits.columns import logit_and_label_columns
-from qipf.io.logits.file_types import detect_binary
 from qipf.io.logits.table import (
     Block,
     Table,
     checked_block,
+    detect_binary,
     is_number,
     parse_number,
     rows_per_block,

@@ -1,14 +1,42 @@
 """An open table of logits: its shape, and its rows in blocks."""
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, QIPFWarning
+
+
+@dataclass(frozen=True)
+class FileType:
+    """A type of files that are not text."""
+
+    what: str  # in words
+    unpack: str | None = None  # the program that writes it unpacked to standard output
+
+
+#: By patterns that no line of text begins with.
+_TYPES = {
+    rb"\x1f\x8b": FileType("compressed (gzip)", "zcat"),
+    rb"\xfd7zXZ\x00": FileType("compressed (xz)", "xzcat"),
+    rb"\x28\xb5\x2f\xfd": FileType("compressed (zstd)", "zstdcat"),
+    rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": FileType("compressed (bzip2)", "bzcat"),
+    rb"PK\x03\x04": FileType("a zip archive, as .npz files are"),
+    rb"\x93NUMPY": FileType("an .npy file"),
+    rb"PAR1\x15": FileType("a Parquet file"),
+}
+
+
+def detect_binary(file: BinaryIO) -> FileType | None:
+    """The type of a file, open at its start, that is not text; None if it is not known."""
+    head = file.read(16)
+    return next((found for pattern, found in _TYPES.items() if re.match(pattern, head)), None)
+
 
 #: Largest difference from 1 of the sum of probabilities that were rounded for a text file.
 ROUNDING = 1e-3
