@@ -4,7 +4,19 @@ import os
 import numpy as np
 import pytest
 
-from qipf.bench.results import ResultLog, ScoreStore, Task, pack_all, read_results, task_of
+from qipf.bench.results import (
+    NEAREST,
+    Reported,
+    ResultLog,
+    ScoreStore,
+    Task,
+    pack_all,
+    read_results,
+    reported,
+    reported_accuracy,
+    task_of,
+)
+from qipf.bench.suites import PAPER_CORRUPTIONS, PAPER_METHODS, SUITES
 from qipf.errors import QIPFError, QIPFInputError
 
 
@@ -125,3 +137,28 @@ def test_missing_scores_are_empty_and_other_files_raise(tmp_path):
     file.write_bytes(b"PK\x03\x04 torn")
     with pytest.raises(QIPFInputError, match="zoom.npz is not a file of scores .* or delete it"):
         ScoreStore(tmp_path, "net", "zoom", 0).read()
+
+
+def test_the_paper_s_tables_are_complete():
+    networks = ["mnist_lenet", "kmnist_lenet", "cifar10_lenet", "cifar10_vgg3"]
+    for metric in ("roc_auc", "pr_auc", "point_biserial"):
+        # its second table leaves one network out
+        there = [n for n in networks if metric != "point_biserial" or n != "cifar10_lenet"]
+        for corruption in PAPER_CORRUPTIONS:
+            for network in networks:
+                cells = [reported(metric, corruption, network, m) for m in PAPER_METHODS]
+                assert all((cell is not None) == (network in there) for cell in cells)
+
+
+def test_values_as_printed():
+    assert reported("pr_auc", "shear", "cifar10_vgg3", "ensemble") == Reported(0.64, 0.2)
+    assert reported("point_biserial", "rotation", "kmnist_lenet", "mc_dropout").mean == -0.01
+    assert reported("aurc", "rotation", "mnist_lenet", "qipf") is None
+    assert reported_accuracy("mnist_lenet") == 0.986
+    assert reported_accuracy("digits_mlp") is None
+
+
+def test_the_smaller_kmnist_stands_beside_the_paper_s():
+    assert NEAREST == {"kmnist10k_lenet": "kmnist_lenet"}
+    assert "kmnist10k_lenet" in {network.name for network in SUITES["paper"].networks}
+    assert reported_accuracy("kmnist10k_lenet") == 0.919

@@ -8,7 +8,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFError, QIPFInputError
-from qipf.export import check as checking
+from qipf.export import onnx as checking
 from qipf.export import onnx as onnx_file
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import qipf
 from qipf import LayeredQIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
-from qipf.export import check as checking
+from qipf.export import onnx as checking
 from qipf.storage.save_load import fingerprint
 from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run

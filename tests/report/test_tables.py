@@ -1,6 +1,6 @@
 import pytest
 
-from qipf.bench.reported import reported
+from qipf.bench.results import reported
 from qipf.bench.suites import PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError
 from qipf.report.tables import Cell, select_methods, summarise

@@ -55,8 +55,6 @@ class CalibrationMixin:
         @classmethod
         def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> object: ...  # noqa: D102
 
-    # ------------------------------------------------------------------ decisions
-
     def accept_rule(
         self,
         max_risk: float | None = None,
@@ -122,8 +120,6 @@ class CalibrationMixin:
                 f"rule must be an AcceptRule, as accept_rule() makes, got {type(rule).__name__}."
             )
         return float(rule.threshold)
-
-    # ------------------------------------------------------------------ description and files
 
     def summary(self) -> str:
         """What the model was fitted on, how well it detects errors, and its accept rule."""

@@ -11,12 +11,11 @@ from typer import Option
 
 from qipf import QIPFError, QIPFWarning, __version__
 from qipf.cli import bench, figure
-from qipf.cli.export import export
+from qipf.cli.export import export, show
 from qipf.cli.fit import fit
 from qipf.cli.monitor import monitor
 from qipf.cli.report import report
 from qipf.cli.score import score
-from qipf.cli.show import show
 
 EXIT_CODES = """Exit codes: 0 success; 1 unexpected error; 2 bad input, explained in one line;
 130 interrupted."""

@@ -1,8 +1,9 @@
-"""qipf export: write a model as an ONNX file."""
+"""qipf export and qipf show: write a model as an ONNX file; describe a saved file."""
 
 from pathlib import Path
 from typing import Annotated
 
+import typer
 from typer import Option
 
 from qipf.cli.options import Json, Model, print_result
@@ -54,3 +55,21 @@ def export(
         f"{written.centers:,} centres, {written.bytes:,} bytes, {checked}"
     )
     print_result(as_json, result, text)
+
+
+def show(
+    path: Annotated[
+        Path, typer.Argument(help="A model or accept rule saved by qipf: any .qipf file.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what a saved file holds, after checking it.
+
+    Example: `qipf show model.qipf`
+
+    Example: `qipf show model.qipf --json`
+    """
+    from qipf.storage.save_load import describe
+
+    values, text = describe(path)
+    print_result(as_json, values, f"{path}\n{text}")

@@ -15,8 +15,7 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
 from qipf.errors import QIPFInputError, warn
-from qipf.export.check import expected, rounding_margin
-from qipf.export.onnx import OnnxFile, checked_path, write_onnx
+from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
 from qipf.export.program import traced
 from qipf.field.bandwidth import nearness_to_error
 from qipf.field.coreset import coreset

@@ -72,9 +72,6 @@ def restore_field(field: Any, header: Mapping[str, Any], arrays: Arrays, path: s
     calibration_state.restore_calibration(field, header, arrays, path)
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def require_plain_seed(seed: object) -> None:
     """Raise `QIPFInputError` for a `random_state` that a file cannot hold."""
     if seed is not None and not is_integer(seed):
@@ -97,9 +94,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     return [_plain(v) for v in value] if isinstance(value, (tuple, list, range)) else value
-
-
-# ---------------------------------------------------------------------- reading
 
 
 def _set_parameters(field: Any, path: str, parameters: Any) -> None:

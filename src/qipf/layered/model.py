@@ -165,8 +165,6 @@ class LayeredQIPF(NetworkModel):
                 "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
             )
 
-    # ------------------------------------------------------------------ scoring
-
     def log_density(self, inputs: Tensor) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         return self._evaluate(inputs)[3]
@@ -234,8 +232,6 @@ class LayeredQIPF(NetworkModel):
     def layer_fields(self) -> dict[LayerSite, ClassField]:
         """The fields by layer site."""
         return dict(zip(self.layers_, self.fields_, strict=True))
-
-    # ------------------------------------------------------------------ export and files
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None

@@ -79,9 +79,6 @@ def restore_layers(model: "LayeredQIPF", header: dict[str, Any], arrays: Arrays,
     calibration.restore_calibration(model, header, arrays, path)
 
 
-# ---------------------------------------------------------------------- checks
-
-
 def _check_parameters(path: str, parameters: Any) -> None:
     require_keys(path, "list of parameters", parameters, PARAMETERS)
     layers, reduction = parameters["layers"], parameters["reduction"]

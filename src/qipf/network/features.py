@@ -43,9 +43,6 @@ class LayerSite:
 Rows = dict[LayerSite, Tensor]
 
 
-# ---------------------------------------------------------------------- pooling
-
-
 def grid_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
     """One row of at most `WIDEST` numbers per example, in float32.
 
@@ -109,9 +106,6 @@ def _tensor(value: Any) -> Tensor:  # (n, ...) of at least two dimensions
     return value[:, None] if value.ndim == 1 else value
 
 
-# ---------------------------------------------------------------------- recording
-
-
 @contextmanager
 def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> Iterator[None]:
     """Call the hooks with the layers and what they read or give while the network runs."""
@@ -170,9 +164,6 @@ def run_in_batches(
     parts = [run_once(net, partial(net, part.to(device)), sites) for part in inputs.split(BATCH)]
     rows = {site: torch.cat([found[site] for _, found in parts]) for site in sites}
     return torch.cat([logits for logits, _ in parts]), rows
-
-
-# ---------------------------------------------------------------------- choosing
 
 
 def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:

@@ -13,8 +13,7 @@ from torch.export import ExportedProgram
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, Prediction
 from qipf.errors import QIPFInputError
-from qipf.export.check import Expected, expected
-from qipf.export.onnx import OnnxFile, checked_path, write_onnx
+from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import Example, checked_example, traced
 from qipf.network.batches import batches, few_rows, mapped
 from qipf.network.forward import device_of, evaluating, fingerprint, unchanged
@@ -63,8 +62,6 @@ class NetworkModel(CalibrationMixin, ABC):
     ) -> tuple[nn.Module, dict[str, Any]]:
         """The model as a module of plain tensor operations, and what a file says about it."""
 
-    # ------------------------------------------------------------------ scoring
-
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
         """Run the network and score each prediction; arguments are the network's inputs."""
         found = self._scored(inputs, options)
@@ -112,8 +109,6 @@ class NetworkModel(CalibrationMixin, ABC):
         with evaluating(self.net):
             return self._scores(inputs, options)
 
-    # ------------------------------------------------------------------ calibration
-
     def calibrate(self, loader: Iterable[Any]) -> "Self":
         """Keep the uncertainties of held-out data, for p-values and accept rules.
 
@@ -135,8 +130,6 @@ class NetworkModel(CalibrationMixin, ABC):
             torch.cat(scores), torch.cat(errors) if errors else None, torch.cat(logits)
         )
         return self
-
-    # ------------------------------------------------------------------ export
 
     def export_onnx(
         self,
@@ -194,8 +187,6 @@ class NetworkModel(CalibrationMixin, ABC):
         with torch.no_grad():
             found = self._scored(few.inputs, few.options)
         return expected(found.uncertainty, found.logits)
-
-    # ------------------------------------------------------------------ state
 
     def _place(self, values: Any) -> Any:
         """The values with all tensors on the network's device."""

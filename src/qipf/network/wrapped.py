@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.export.check import Expected, expected, rounding_margin
+from qipf.export.onnx import Expected, expected, rounding_margin
 from qipf.export.program import Example
 from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
@@ -140,8 +140,6 @@ class WrappedModel(NetworkModel):
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
 
-    # ------------------------------------------------------------------ scoring
-
     def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
         # gradients reach inputs that require them; otherwise none are kept
         asked = any(tensor.requires_grad for tensor in tensors_in((inputs, options)))
@@ -164,8 +162,6 @@ class WrappedModel(NetworkModel):
         if callable(self.pooling):
             return self.pooling(value)
         return POOLINGS[self.pooling](layer, value)
-
-    # ------------------------------------------------------------------ export and files
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None

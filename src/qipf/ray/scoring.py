@@ -32,8 +32,6 @@ from qipf.scoring.table import checked_field, require_new_names, require_width, 
 #: Advice for a shard that no worker survives.
 FEWER = "Finished shards are kept: run again, with fewer workers."
 
-# ---------------------------------------------------------------------- shards
-
 
 def on_ray(workers: int | None = None, address: str | None = None) -> Run:
     """The `run` argument of `qipf.scoring.score_shards` for a Ray cluster (see `cluster`).
@@ -94,9 +92,6 @@ def _absolute(shard: Shard) -> Shard:
     # a target that is a link itself is replaced, not the file it leads to
     target = shard.target.parent.resolve() / shard.target.name
     return replace(shard, source=shard.source.resolve(), target=target)
-
-
-# ---------------------------------------------------------------------- datasets
 
 
 def score(

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev, stdev
 
 from qipf.bench.methods import METHODS
-from qipf.bench.reported import NEAREST, reported, reported_accuracy
-from qipf.bench.results import Record
+from qipf.bench.results import NEAREST, Record, reported, reported_accuracy
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.metrics.error_detection import HIGHER_IS_BETTER

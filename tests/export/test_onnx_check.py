@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qipf import QIPF, QIPFError
-from qipf.export.check import TOLERANCE, checked, expected, rounding_margin
+from qipf.export.onnx import TOLERANCE, checked, expected, rounding_margin
 
 
 def test_near_a_pole_the_margin_is_wide():
