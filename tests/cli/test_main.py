@@ -98,7 +98,7 @@ def test_usage_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, words, l
     [
         ("score layers.qipf train.npz -o s.csv", "model.uncertainty(inputs)"),
         ("monitor layers.qipf stream.csv", "qipf.ShiftMonitor(model).update(inputs)"),
-        ("export layers.qipf -o f.onnx", "model.export_onnx('model.onnx')"),
+        ("export layers.qipf -o f.onnx", "model.export_onnx('model.onnx', inputs)"),
         ("report --model layers.qipf --test train.npz", "model.uncertainty(inputs)"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor, doubts
+from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor, shares
 
 
 def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
@@ -24,8 +24,8 @@ def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
             assert posterior.confidence == pytest.approx(float(q.max()))
             assert posterior.support == pytest.approx(float(q[k]))
             off = posterior.weight * (1 - posterior.support) / (1 - told.probability)
-            assert posterior.doubt == pytest.approx(off, abs=1e-6)
-        assert sum(o.doubt for o in told.posteriors) == pytest.approx(1)
+            assert posterior.share == pytest.approx(off, abs=1e-6)
+        assert sum(o.share for o in told.posteriors) == pytest.approx(1)
         assert told.disagreeing == tuple(o.name for o in told.posteriors if o.label != k)
 
 
@@ -39,13 +39,13 @@ def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, dat
     posteriors = model.posteriors(fresh)
     for i, told in enumerate(model.explain(fresh, nearest=4)):
         layers = told.posteriors[1:]
-        assert told.doubting == max(layers, key=lambda o: o.doubt).name
-        number = 1 + [o.name for o in layers].index(told.doubting)
+        assert told.layer == max(layers, key=lambda o: o.share).name
+        number = 1 + [o.name for o in layers].index(told.layer)
         others = posteriors[i, number].clone()
         others[told.predicted] = -1
         assert told.rival == int(others.argmax())
-        field = fields[told.doubting]
-        cosines = (field.metric(read[told.doubting][i : i + 1]) @ field.embeddings.T)[0]
+        field = fields[told.layer]
+        cosines = (field.metric(read[told.layer][i : i + 1]) @ field.embeddings.T)[0]
         for label, found in ((told.predicted, told.nearest), (told.rival, told.nearest_rival)):
             own = (field.labels == label).nonzero()[:, 0]
             expected = own[cosines[own].argsort(descending=True)][:4]
@@ -58,7 +58,7 @@ def test_neighbours_are_the_nearest_centres_of_the_two_classes(model, fresh, dat
 def test_weighted_centres_name_the_examples_nearest_to_them(condensed, fresh, data):
     fields = dict(zip(map(str, condensed.layers_), condensed.fields_, strict=True))
     for told in condensed.explain(fresh, nearest=4):
-        field = fields[told.doubting]
+        field = fields[told.layer]
         for label, found in ((told.predicted, told.nearest), (told.rival, told.nearest_rival)):
             assert [n.label for n in found] == [label] * 4
             assert [int(data[1][n.index]) for n in found] == [label] * 4
@@ -76,7 +76,7 @@ def test_a_class_with_few_centres_has_few_neighbours(model, fresh):
 
 def test_certainty_is_doubted_by_the_weights():
     weights = torch.tensor([0.6, 0.4], dtype=torch.float64)
-    found = doubts(torch.tensor([[0, 0], [1e-300, 0], [0.2, 0.3]], dtype=torch.float64), weights)
+    found = shares(torch.tensor([[0, 0], [1e-300, 0], [0.2, 0.3]], dtype=torch.float64), weights)
     torch.testing.assert_close(found[0], weights)
     assert found[1].tolist() == [1.0, 0.0]
     torch.testing.assert_close(found[2], torch.tensor([0.5, 0.5]).double())
@@ -91,7 +91,7 @@ def test_in_words():
             LayerPosterior("softmax", 0.25, 3, 0.9, 0.9, 0.041),
             LayerPosterior("conv2 (input)", 0.75, 5, 0.7, 0.2333, 0.959),
         ),
-        doubting="conv2 (input)",
+        layer="conv2 (input)",
         rival=5,
         nearest=(Neighbor(17, 3, 0.81), Neighbor(4, 3, 0.8)),
         nearest_rival=(Neighbor(1203, 5, 0.95),),
@@ -99,10 +99,10 @@ def test_in_words():
     assert str(told).splitlines() == [
         "class 3, uncertainty 0.406: the network and its layers give it 40.0%",
         "  prefer another class: conv2 (input)",
-        "  layer          weight  prefers            class 3      doubt",
+        "  layer          weight  prefers            class 3      share",
         "  softmax         25.0%  class 3 (90.0%)          90.0%   4.1%",
         "  conv2 (input)   75.0%  class 5 (70.0%)          23.3%  95.9%",
-        "  nearest training examples in conv2 (input), which doubts most:",
+        "  nearest training examples in conv2 (input) (largest share):",
         "    of class 3: 17 (cosine 0.810), 4 (cosine 0.800)",
         "    of class 5: 1203 (cosine 0.950)",
     ]
@@ -115,7 +115,7 @@ def test_in_words_without_layers():
     assert str(told).splitlines() == [
         "class 0, uncertainty -2: the network and its layers give it 88.0%",
         "  prefer another class: none",
-        "  layer    weight  prefers            class 0      doubt",
+        "  layer    weight  prefers            class 0      share",
         "  softmax  100.0%  class 0 (88.0%)          88.0%  100.0%",
     ]
 

@@ -23,8 +23,8 @@ def assert_alone(model, inputs):
     assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
     assert model.log_density(inputs).shape == (len(inputs), 0)
     told = model.explain(inputs)[0]
-    assert told.posteriors[0].doubt == 1
-    assert (told.doubting, told.nearest) == (None, ())
+    assert told.posteriors[0].share == 1
+    assert (told.layer, told.nearest) == (None, ())
 
 
 def said(warned):

@@ -40,7 +40,7 @@ def export(
     from qipf.storage.save_load import load, load_field
 
     checked_output(output, [".onnx"], inputs=[model] if rule is None else [model, rule])
-    written = load_field(model, "model.export_onnx('model.onnx')").export_onnx(
+    written = load_field(model, "model.export_onnx('model.onnx', inputs)").export_onnx(
         output, rule=None if rule is None else load(rule), max_centers=max_centers, check=check
     )
     result = {"output": written.path} | {

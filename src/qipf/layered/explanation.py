@@ -1,10 +1,10 @@
 r"""Why a prediction is uncertain: which layers prefer another class, and nearby training examples.
 
 The mixture's probability of the classes other than the predicted class k is a sum over the
-posteriors, so that each has a share of the doubt; the shares sum to one:
+posteriors, so that each has a share of the uncertainty; the shares sum to one:
 
 .. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
-          \text{doubt}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
+          \text{share}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
 """
 
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ class LayerPosterior:
     label: int  # its most probable class
     confidence: float  # probability of that class
     support: float  # probability of the predicted class
-    doubt: float  # its share of the mixture's probability of the other classes
+    share: float  # its share of the mixture's probability of the other classes
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """A training example near an input, in the layer with the largest doubt.
+    """A training example near an input, in the layer with the largest share.
 
     In a coreset, the example nearest to a weighted centre; the cosine is that of the centre.
     """
@@ -53,7 +53,7 @@ class Explanation:
     uncertainty: float
     probability: float  # of the predicted class in the mixture
     posteriors: tuple[LayerPosterior, ...]  # the softmax's first, then the layers' in order
-    doubting: str | None  # the layer with the largest doubt; None without layers
+    layer: str | None  # the layer with the largest share; None without layers
     rival: int | None  # the most probable other class in that layer
     nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
     nearest_rival: tuple[Neighbor, ...]  # and of the rival
@@ -70,16 +70,18 @@ class Explanation:
             f"class {self.predicted}, uncertainty {self.uncertainty:.3g}: the network and its "
             f"layers give it {self.probability:.1%}",
             f"  prefer another class: {against}",
-            f"  {'layer':<{wide}}  weight  prefers            class {self.predicted:<5}  doubt",
+            f"  {'layer':<{wide}}  weight  prefers            class {self.predicted:<5}  share",
         ]
         for o in self.posteriors:
             prefers = f"class {o.label} ({o.confidence:.1%})"
             lines.append(
                 f"  {o.name:<{wide}}  {o.weight:>6.1%}  {prefers:<17}  {o.support:>11.1%}  "
-                f"{o.doubt:>5.1%}"
+                f"{o.share:>5.1%}"
             )
-        if self.doubting is not None:
-            lines.append(f"  nearest training examples in {self.doubting}, which doubts most:")
+        if self.layer is not None:
+            lines.append(
+                f"  nearest training examples in {self.layer}, the layer with the largest share:"
+            )
             for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
                 shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in near)
                 lines.append(f"    of class {label}: {shown or 'none'}")
@@ -98,16 +100,16 @@ def explanations(
     predicted = logits.argmax(1)
     probabilities = weighted_mean(posteriors, weights)
     support, others = own_and_others(posteriors, predicted)
-    doubt = doubts(others.sum(2), weights)  # not of 1 - p, which loses digits near one
+    share = shares(others.sum(2), weights)  # not of 1 - p, which loses digits near one
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
-    values = (weights.expand_as(doubt), preferred, confidence, support, doubt)
+    values = (weights.expand_as(share), preferred, confidence, support, share)
     columns = zip(
         predicted.tolist(),
         log_odds_of_error(probabilities, predicted).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         zip(*(value.tolist() for value in values), strict=True),
-        _nearby(rows, predicted, others[:, 1:], doubt[:, 1:], fields, count),
+        _nearby(rows, predicted, others[:, 1:], share[:, 1:], fields, count),
         strict=True,
     )
     return [
@@ -116,10 +118,10 @@ def explanations(
     ]
 
 
-def doubts(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)
+def shares(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)
     """Each posterior's share of the mixture's probability of other classes; the weights if zero.
 
-    >>> doubts(torch.tensor([[0.1, 0.3], [0.0, 0.0]]), torch.tensor([0.75, 0.25]))
+    >>> shares(torch.tensor([[0.1, 0.3], [0.0, 0.0]]), torch.tensor([0.75, 0.25]))
     tensor([[0.5000, 0.5000], [0.7500, 0.2500]])
     """
     parts = against * weights
@@ -134,19 +136,19 @@ def _nearby(
     rows: Rows,
     predicted: Tensor,  # (n,)
     others: Tensor,  # (n, layers, classes) the layers' posteriors of the other classes
-    doubt: Tensor,  # (n, layers)
+    share: Tensor,  # (n, layers)
     fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Nearby]:
-    """For each input: the layer with the largest doubt, its rival class, neighbours of both."""
+    """For each input: the layer with the largest share, its rival class, neighbours of both."""
     found: list[Nearby] = [(None, None, (), ())] * len(predicted)
     if not fields:
         return found
     # of layers with equal shares, such as those without weight, the one least sure of the class
-    top = doubt == doubt.amax(1, keepdim=True)
-    doubting = torch.where(top, others.sum(2), -1.0).argmax(1)
+    top = share == share.amax(1, keepdim=True)
+    largest = torch.where(top, others.sum(2), -1.0).argmax(1)
     for number, (site, field) in enumerate(fields.items()):
-        chosen = (doubting == number).nonzero()[:, 0]
+        chosen = (largest == number).nonzero()[:, 0]
         if not len(chosen):
             continue
         near, own, rival = rows[site][chosen], predicted[chosen], others[chosen, number].argmax(1)

@@ -129,8 +129,7 @@ def require_logits(run: Callable[[], Any]) -> None:
         if output is logits:
             raise QIPFInputError(
                 f"The network ends in {name}: its output is activated, but the field needs raw "
-                "logits. Remove the activation, or name the layer before it: "
-                "qipf.wrap(net, layer=...)."
+                "logits. Pass the network without its last activation."
             )
 
 

@@ -116,6 +116,7 @@ class NetworkModel(CalibrationMixin, ABC):
         not have been used to train the network or to fit the model.
         """
         self._require_fitted()
+        unchanged(self.net, self.fitted_with)
         logits, scores, errors = [], [], []
         with torch.no_grad():
             for batch in batches(loader, "calibrate", "reading predictions"):
