@@ -79,9 +79,7 @@ class Explanation:
                 f"{o.share:>5.1%}"
             )
         if self.layer is not None:
-            lines.append(
-                f"  nearest training examples in {self.layer}, the layer with the largest share:"
-            )
+            lines.append(f"  nearest training examples in {self.layer} (largest share):")
             for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
                 shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in near)
                 lines.append(f"    of class {label}: {shown or 'none'}")
