@@ -46,7 +46,7 @@ def test_figures_are_written(monkeypatch, capsys, tiny_run, tmp_path, name, opti
         (("severity", *AT[:2], "--method", "entrpy"), "Unknown method of this run 'entrpy'"),
         (("detection", "--network", "tiny_mpl", *AT[2:]), "Unknown network of this run 'tiny_mpl'"),
         (("field", *AT[:5], "3"), "Unknown level of rotation on tiny_mlp '3'"),
-        (("detection", *AT, "--seed", "5"), "tiny_mlp under rotation with seed 5"),
+        (("detection", *AT, "--seed", "5"), "seed 5"),
     ],
 )
 def test_bad_input_is_one_line(monkeypatch, capsys, tiny_run, tmp_path, arguments, message):

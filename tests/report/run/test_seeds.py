@@ -53,10 +53,10 @@ def apart(together):
 def test_curves_are_means_over_the_seeds_wherever_they_lie(together, apart):
     both, split = Run(together), Run(*apart)
     assert both.seeds == split.seeds == [0, 1]
-    singles = [Run(folder).curve(*AT, "qipf", "roc_auc").values for folder in apart]
+    singles = [list(Run(folder).curve(*AT, "qipf", "roc_auc").values()) for folder in apart]
     for each in (both, split):
         curve = each.curve(*AT, "qipf", "roc_auc")
-        np.testing.assert_allclose(curve.values, np.mean(singles, axis=0), rtol=1e-12)
+        np.testing.assert_allclose(list(curve.values()), np.mean(singles, axis=0), rtol=1e-12)
     assert singles[0] != singles[1]
 
 
