@@ -218,7 +218,7 @@ def test_ctrl_c_loses_nothing(tmp_path, monkeypatch, whole):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("kind", "least"), [("outside", 10), ("writes", 10)])
+@pytest.mark.parametrize(("kind", "least"), [("outside", 5), ("writes", 5)])
 def test_killed_again_and_again_it_ends_with_the_same_results(kind, least, tmp_path):
     process = start("-m", "tests.bench.interrupted_runs", kind, tmp_path)
     out, err = process.communicate()

@@ -11,7 +11,10 @@ from tests.report.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("cli_test_figure"),
+]  # fixtures are made once
 
 AT = ("--network", "tiny_mlp", "--corruption", "rotation", "--level", "30")
 

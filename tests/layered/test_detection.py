@@ -11,7 +11,10 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("layered_test_detection"),
+]  # fixtures are made once
 
 
 @pytest.fixture(scope="module", params=["random", "coreset"])

@@ -16,7 +16,10 @@ from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run
 from tests.stored.write_files import layered, layered_data, layered_network
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("layered_test_graph"),
+]  # fixtures are made once
 
 
 def small_network():

@@ -14,7 +14,10 @@ from qipf.report.run.page import run_page
 from qipf.report.run.results import Run
 from qipf.report.run.trained import TrainedNetwork
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("report_run_test_seeds"),
+]  # fixtures are made once
 
 BRIEF = Suite(
     "brief",
