@@ -1,4 +1,4 @@
-"""torch.export programs, from a graph module and an example of its inputs."""
+"""torch.export programs of a graph module, with its constants in full precision."""
 
 import logging
 import warnings

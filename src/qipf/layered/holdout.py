@@ -1,4 +1,4 @@
-"""One pass over a loader: samples of training rows for the fields, and of inputs for tuning."""
+"""Samples of a loader: rows for the fields, and held-out inputs, clean and perturbed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Scoring a file of logits row by row, in constant memory."""
+"""Scoring a file of logits row by row, in constant memory; the limit of outliers."""
 
 import copy
 import math

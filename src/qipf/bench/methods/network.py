@@ -1,4 +1,4 @@
-"""Networks with named parts: layers, features and last layer."""
+"""Networks with named parts (layers, features, last layer), and draws from a given seed."""
 
 import copy
 from collections.abc import Iterator, Sequence

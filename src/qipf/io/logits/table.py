@@ -1,4 +1,4 @@
-"""An open table of logits: its shape, and its rows in blocks."""
+"""An open table of logits: its shape, its rows in blocks, and the checks of its values."""
 
 import re
 import warnings
