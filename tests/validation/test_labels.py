@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.validation.labels import LabelValueError, checked_labels, errors_from, errors_of
+from qipf.validation.labels import (
+    LabelValueError,
+    checked_labels,
+    class_logits,
+    errors_from,
+    errors_of,
+)
 
 
 def read_only(values):
@@ -71,3 +77,16 @@ def test_errors_are_where_the_largest_logit_is_of_another_class():
     assert errors_from(logits, None, None) is None
     with pytest.raises(QIPFInputError, match="not both"):
         errors_from(logits, [0, 0, 0], [1, 0, 0])
+
+
+def test_one_logit_is_of_class_one_against_class_zero():
+    rows = torch.tensor([[-2.0], [0.0], [3.0]], dtype=torch.float64)
+    assert class_logits(rows).tolist() == [[0.0, -2.0], [0.0, 0.0], [0.0, 3.0]]
+    assert class_logits(rows).dtype == torch.float64
+    two = rows.expand(3, 2)
+    assert class_logits(two) is two
+    # class 1 is predicted where z > 0
+    assert errors_of(rows, [0, 0, 0], "y").tolist() == [False, False, True]
+    assert errors_of(rows, [1, 1, 1], "y").tolist() == [True, True, False]
+    with pytest.raises(LabelValueError, match=re.escape("classes 0..1, got values from 0 to 2")):
+        errors_of(rows, [0, 1, 2], "y")

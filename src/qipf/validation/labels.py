@@ -46,8 +46,18 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     return values
 
 
+def class_logits(rows: Tensor) -> Tensor:  # (n, 1) -> (n, 2), others unchanged
+    """Logits of the classes: one logit z, of class 1 against class 0, becomes [0, z].
+
+    >>> class_logits(torch.tensor([[3.0]]))
+    tensor([[0., 3.]])
+    """
+    return torch.cat([torch.zeros_like(rows), rows], 1) if rows.shape[1] == 1 else rows
+
+
 def errors_of(logits: Tensor, labels: Any, name: str) -> Tensor:  # (n, classes) -> (n,)
-    """True where the largest logit is not that of the true class."""
+    """True where the largest of the class logits is not that of the true class."""
+    logits = class_logits(logits)
     checked = checked_labels(labels, len(logits), logits.shape[1], name)
     return logits.argmax(1) != checked.to(logits.device)
 
