@@ -125,13 +125,34 @@ def test_widths_at_once_are_widths_one_by_one():
 @pytest.mark.parametrize(("chunk", "tile", "rows"), [(1, 1, 1), (7, 7, 3), (8, 16 * 28, 25)])
 def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, counts):
     monkeypatch.setattr(class_sums, "CHUNK", chunk)
-    monkeypatch.setattr(class_sums, "TILE", tile)
-    monkeypatch.setattr(class_field, "ROWS", rows)
+    monkeypatch.setattr(class_sums, "TILE", {"cpu": tile})
+    monkeypatch.setattr(class_field, "ROWS", {"cpu": rows})
     monkeypatch.setattr(class_field, "FEWEST_TILED", 1)
     field = field_of(counts=counts)
     whole = field.in_one(QUERIES)
     torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
     torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
+
+
+@pytest.mark.parametrize("counts", [None, COUNTS], ids=["plain", "weighted"])
+def test_without_a_table_of_centres_and_classes_the_values_are_the_same(monkeypatch, counts):
+    field = field_of(counts=counts)
+    with_table = field(QUERIES), field.in_one(QUERIES)
+    monkeypatch.setattr(class_field, "LARGEST_TABLE", 40 * 4 - 1)
+    field = field_of(counts=counts)
+    for one, two in zip((field(QUERIES), field.in_one(QUERIES)), with_table, strict=True):
+        torch.testing.assert_close(one.posterior, two.posterior, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(one.log_density, two.log_density)
+    assert "_members" not in vars(field)
+
+
+def test_rows_are_cut_where_there_are_many_classes(monkeypatch):
+    monkeypatch.setattr(class_field, "LARGEST_TABLE", 3 * 40)
+    field = field_of(classes=40)
+    parts = list(field._in_tiles(QUERIES, [0.4]))
+    assert [len(part[0].posterior) for part in parts] == [3] * 8 + [1]
+    posterior, _ = naive(field, QUERIES)
+    torch.testing.assert_close(field(QUERIES).posterior.double(), posterior, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("block", [1, 3 * 40, 2**21])

@@ -7,12 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qipf.layered import class_field
+from qipf.layered import class_field, class_sums
 from qipf.layered.class_field import SMALLEST, ClassField
 from qipf.layered.class_sums import CHUNK, ROWS, TILE, ClassSums, chains
 from qipf.layered.metric import Metric
 
 DIMENSION = 12
+CPU_ROWS, CPU_TILE = ROWS["cpu"], TILE["cpu"]
 METRIC = Metric(torch.zeros(DIMENSION), torch.eye(DIMENSION), gain_free=False)
 
 
@@ -60,7 +61,7 @@ def assert_agree(found, expected, inverse):
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200, ROWS, ROWS + 1])
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 200, CPU_ROWS, CPU_ROWS + 1])
 def test_any_number_of_rows_agrees_with_float64(count, weighted):
     field, queries = field_of(3000, weighted=weighted), queries_of(count)
     assert_agree(field(queries), dense(field, queries), 1 / 0.3**2)
@@ -68,7 +69,7 @@ def test_any_number_of_rows_agrees_with_float64(count, weighted):
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize(
-    "centers", [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, TILE // 16, TILE // 16 + 1]
+    "centers", [1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CPU_TILE // 16, CPU_TILE // 16 + 1]
 )
 def test_any_number_of_centres_agrees_with_float64(centers, weighted):
     field, queries = field_of(centers, weighted=weighted), queries_of(16)
@@ -102,9 +103,44 @@ def test_classes_without_centres_have_the_smallest_probability():
     torch.testing.assert_close(posterior[:, [0, 2, 4]], field(queries_of(20)).posterior)
 
 
-def test_many_classes_in_many_chunks():
-    field, queries = field_of(2 * CHUNK + 5, classes=700), queries_of(9)
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("classes", [2, 700, 5000])
+def test_many_classes_in_many_chunks(classes, weighted):
+    field, queries = field_of(20 * CHUNK + 5, classes, weighted=weighted), queries_of(9)
     assert_agree(field(queries), dense(field, queries), 1 / 0.3**2)
+
+
+def test_sums_of_a_thousand_classes_are_exact_to_a_millionth():
+    """Embeddings with few digits, so that cosines are exact: only the sums are rounded."""
+    random = torch.Generator().manual_seed(0)
+    embeddings = torch.randint(-8, 9, (9000, DIMENSION), generator=random) / 32
+    queries = torch.randint(-8, 9, (40, DIMENSION), generator=random) / 32
+    labels = torch.randint(1000, (9000,), generator=random)
+    for found, width in zip(
+        ClassSums(embeddings, labels, torch.ones(9000), 1000)(queries, [1.0, 0.5]),
+        [1.0, 0.5],
+        strict=True,
+    ):
+        scores = queries.double() @ embeddings.double().T / width**2
+        kernel = (scores - scores.amax(1, keepdim=True)).exp()
+        expected = torch.zeros(40, 1000, dtype=torch.float64).index_add_(1, labels, kernel)
+        torch.testing.assert_close(found.by_class.double(), expected, rtol=1e-6, atol=0)
+        torch.testing.assert_close(found.nearest.double(), scores.amax(1) - 1 / width**2)
+
+
+def test_sums_at_narrower_widths_are_scaled_down_where_the_maximum_rises(monkeypatch):
+    """The centres of later tiles are nearer, so that every tile changes the maximum."""
+    monkeypatch.setattr(class_sums, "CHUNK", 4)
+    monkeypatch.setattr(class_sums, "TILE", {"cpu": 4 * 4})
+    angles = torch.linspace(1.5, 0.1, 40)
+    embeddings = torch.stack([angles.cos(), angles.sin()], 1)
+    labels = torch.arange(40) // 5  # ascending: the tiles are in this order
+    widths = [1.0, 0.5**0.5, 0.5, 0.25]
+    sums = ClassSums(embeddings, labels, torch.ones(40), 8)(torch.tensor([[1.0, 0.0]]), widths)
+    for found, width in zip(sums, widths, strict=True):
+        scores = embeddings[:, 0].double() / width**2
+        kernel = (scores - scores.max()).exp().view(8, 5).sum(1)
+        torch.testing.assert_close(found.by_class[0].double(), kernel, rtol=3e-5, atol=1e-30)
 
 
 def test_rows_of_another_precision_are_taken_as_float32():

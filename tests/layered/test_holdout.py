@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from qipf import QIPFInputError, QIPFWarning
-from qipf.layered import holdout, perturbations
+from qipf.layered import perturbations
 from qipf.layered.holdout import (
     FEWEST,
     INPUTS,
@@ -84,14 +84,6 @@ def test_a_fifth_at_most_is_for_tuning_and_never_a_centre(count, centers, tuning
     assert len(set(both)) == len(both)
     if len(both) == count:
         assert sorted(both) == list(range(count))
-
-
-def test_centres_times_classes_are_bounded(monkeypatch):
-    whole, *_ = sample([stream()], centers=1000)
-    monkeypatch.setattr(holdout, "LARGEST_TABLE", 3 * 20 + 2)
-    few, held, _ = sample([stream()], centers=1000)
-    assert len(places(held)) == 10
-    assert places(few) == places(whole)[:20]
 
 
 def test_only_what_may_stay_is_run_through_the_network():

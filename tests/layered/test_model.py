@@ -78,11 +78,6 @@ def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypa
     assert [float(field.counts.sum()) for field in model.fields_] == [120.0, 120.0]
 
 
-def test_centres_times_classes_are_bounded(net, data, monkeypatch):
-    monkeypatch.setattr("qipf.layered.holdout.LARGEST_TABLE", 3 * 25)
-    assert [len(field.embeddings) for field in fitted(net, data).fields_] == [25, 25]
-
-
 @pytest.mark.slow
 def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
     """What the last layer reads tells two classes apart, and nothing of the third."""

@@ -109,6 +109,22 @@ def test_one_number_that_never_is_negative():
     assert not found[0].gain_free
 
 
+def test_a_row_far_from_its_class_counts_for_no_more_than_the_floor():
+    """One of four rows has the wrong label; unlimited, it would ask for a wide kernel."""
+    angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
+    metric = Metric(torch.zeros(2), torch.eye(2), gain_free=False)
+    rows = torch.stack([angles.cos(), angles.sin()], 1)
+    field = ClassField(metric, rows, torch.tensor([0, 0, 1, 1]), 2, 0.1, torch.arange(4))
+    truth = torch.tensor([0, 0, 1, 0])
+    likelihoods = selection._likelihoods(field, [rows], truth, 0.1, (1.0, 2.0))
+    for factor, found in likelihoods.items():
+        posterior = field.at(0.1 * factor)(rows).posterior.double()
+        own = posterior.gather(1, truth[:, None]).log()
+        assert float(own.min()) < -20
+        assert found == pytest.approx(float(own.clamp(min=-12.0).mean()), abs=1e-6)
+        assert found == pytest.approx(-3, abs=0.01)  # the floor of one row in four
+
+
 # ---------------------------------------------------------------------- the fields of the layers
 
 
@@ -125,10 +141,11 @@ def test_a_field_has_every_row_at_the_chosen_metric_and_width():
     field = fields_of(ROWS)[SITE]
     metric, width = chosen_metric(ROWS, LABELS_OF, {"clean": CLEAN}, TRUTH, 3, 4)
     assert field.bandwidth == width
-    assert torch.equal(field.embeddings, metric(ROWS))
-    assert torch.equal(field.labels, LABELS_OF)
+    order = LABELS_OF.argsort(stable=True)  # by class
+    assert torch.equal(field.embeddings, metric(ROWS)[order])
+    assert torch.equal(field.labels, LABELS_OF[order])
     assert field.counts.tolist() == [1.0] * 80
-    assert field.examples.tolist() == [3 * i + 1 for i in range(80)]  # places in the loader
+    assert torch.equal(field.examples, 3 * order + 1)  # places in the loader
 
 
 @pytest.mark.parametrize("condensed", [12, 80, 1000])

@@ -6,8 +6,8 @@ r"""One field per class over a layer, all of them evaluated in one pass over the
 with the counts :math:`m_i` of the centres and their sum :math:`M`.
 On the unit sphere :math:`\|u-u_i\|^2 = 2 - 2\,u\cdot u_i`, so the posterior q is attention whose
 values are the centres' classes. Unlike the moments of `qipf.field.engines` these are sums by class,
-for several bandwidths from one matrix product. On a CPU a large field is evaluated in tiles of
-centres (`qipf.layered.class_sums`).
+for several bandwidths from one matrix product. A large field is evaluated in tiles of centres
+(`qipf.layered.class_sums`), a small one with a table of its centres and their classes.
 """
 
 import copy
@@ -19,17 +19,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qipf.layered.class_sums import ROWS, ClassSums
+from qipf.layered.class_sums import ROWS, ClassSums, by_device
 from qipf.layered.metric import Metric
 
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
 BLOCK = {"cpu": 2**21, "cuda": 2**26}
 
-#: Fewest centres that are evaluated in tiles: smaller fields fit in one block.
+#: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.
 FEWEST_TILED = 2**13
 
-#: Largest number of centres times classes: a graph, and a field on a GPU, hold such a table.
-LARGEST_TABLE = 2**24
+#: Largest table of centres times classes, 16 MB. Larger fields are evaluated in tiles everywhere.
+LARGEST_TABLE = 2**22
 
 #: Smallest probability that a field gives a class.
 SMALLEST = 1e-30
@@ -71,6 +71,11 @@ class ClassField:
         # computed here, not when it is first used: tensors have no values while a graph is traced
         self._log_count = math.log(float(self.counts.double().sum()))
 
+    @property
+    def _few_classes(self) -> bool:
+        """Whether a table of centres and classes is small enough to be held."""
+        return len(self.embeddings) * self.classes <= LARGEST_TABLE
+
     @cached_property
     def _members(self) -> Tensor:  # (N, classes)
         table = self.embeddings.new_zeros(len(self.embeddings), self.classes)
@@ -96,14 +101,15 @@ class ClassField:
         In tiles, only bandwidths whose squares differ by powers of two share it.
         """
         tiled = rows.device.type == "cpu" and len(self.embeddings) >= FEWEST_TILED
-        evaluate = self._in_tiles if tiled else self._in_blocks
+        evaluate = self._in_tiles if tiled or not self._few_classes else self._in_blocks
         for found in zip(*evaluate(rows, bandwidths), strict=True):
             posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
             yield FieldValues(posterior, log_density)
 
     def _in_tiles(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
         """Values at every bandwidth for `ROWS` rows at a time, over tiles of centres."""
-        for part in rows.split(ROWS):
+        size = min(by_device(ROWS, rows), max(1, LARGEST_TABLE // self.classes))
+        for part in rows.split(size):
             sums = self._sums(self.metric(part), bandwidths)
             yield [self._values(by_class, nearest) for by_class, nearest in sums]
 
@@ -145,7 +151,7 @@ class ClassField:
 
     def _cosines(self, rows: Tensor) -> Iterator[Tensor]:  # (block, N) each, in order
         """Cosines of rows and all centres, in blocks of rows; at least one block."""
-        size = max(1, BLOCK.get(rows.device.type, BLOCK["cpu"]) // len(self.embeddings))
+        size = max(1, by_device(BLOCK, rows) // len(self.embeddings))
         for part in rows.split(size):
             yield self.metric(part) @ self.embeddings.T
 
@@ -155,7 +161,13 @@ class ClassField:
         inverse = 1 / (bandwidth * bandwidth)
         kernel = cosines.sub_(nearest) if reuse else cosines - nearest
         kernel = kernel.mul_(inverse).exp_()  # of the nearest centre: 1
-        return self._values(kernel @ self._members, (nearest[:, 0] - 1) * inverse)
+        return self._values(self._by_class(kernel), (nearest[:, 0] - 1) * inverse)
+
+    def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
+        if self._few_classes:
+            return kernel @ self._members
+        sums = kernel.new_zeros(self.classes, kernel.shape[0])
+        return sums.index_add(0, self.labels.long(), (kernel * self.counts).T).T
 
     def _values(self, by_class: Tensor, nearest: Tensor) -> FieldValues:  # (n, classes), (n,)
         """Values from kernels summed by class, relative to that of the nearest centre (its log)."""

@@ -1,12 +1,13 @@
-r"""Kernels summed by class on a CPU, in tiles of centres that fit in its caches.
+r"""Kernels summed by class, in tiles of centres, in memory that does not grow with the classes.
 
 .. math:: s_c = \sum_{y_i = c} m_i\, e^{a_i - a^*}, \qquad
           a_i = \frac{u \cdot u_i}{\sigma^2}, \qquad a^* = \max_i a_i
 
-for unit vectors u, and centres :math:`u_i` of class :math:`y_i` and count :math:`m_i`. For each
-tile the scores are computed, exponentiated in place and summed by class. The maximum is that of the
-tiles so far: where it rises, the sums are scaled down, as in an online softmax. A kernel of half
-the squared bandwidth is the square of the other, which is faster than another exponential.
+for unit vectors u, and centres :math:`u_i` of class :math:`y_i` and count :math:`m_i`. The centres
+are sorted by class, so that every class is a segment of them. For each tile of centres the scores
+are computed, exponentiated in place and summed by segment. The maximum is that of the tiles so far:
+where it rises, the sums are scaled down, as in an online softmax. A kernel of half the squared
+bandwidth is the square of the other, which is faster than another exponential.
 """
 
 import math
@@ -18,15 +19,17 @@ from torch.nn import functional
 
 from qipf.field.engines.base import blocks
 
-#: Scores in a tile: 4 MB fit in a shared cache. Smaller tiles were 5% faster alone, and several
-#: times slower when other programs compete for the cores: threads synchronise after each step.
-TILE = 2**20
+#: Scores in a tile, by kind of device. 4 MB fit in a CPU's shared cache. Smaller tiles were 5%
+#: faster alone, and several times slower when other programs compete for the cores: threads
+#: synchronise after each step.
+TILE = {"cpu": 2**20, "cuda": 2**24}
 
-#: Centres that are summed by class at once; a tile has one or several such chunks.
-CHUNK = 1024
+#: Largest number of rows at once, by kind of device.
+ROWS = {"cpu": 256, "cuda": 2048}
 
-#: Largest number of rows at once.
-ROWS = 256
+#: Most centres of a segment: sums are shorter, so their rounding errors are smaller, and more of
+#: them are computed at the same time. A tile has one or several such chunks.
+CHUNK = 128
 
 #: Most successive squarings: each doubles the rounding error of a kernel.
 SQUARINGS = 4
@@ -55,13 +58,19 @@ class ClassSums:
         counts: Tensor,  # (N,)
         classes: int,
     ) -> None:
+        if bool((labels[1:] < labels[:-1]).any()):
+            order = labels.argsort(stable=True)
+            embeddings, labels, counts = embeddings[order], labels[order], counts[order]
         self.embeddings, self.classes = embeddings, classes
-        chunks = torch.arange(len(embeddings), device=embeddings.device) // CHUNK
-        bags = chunks * classes + labels.long()
-        sizes = torch.bincount(bags, minlength=-(-len(embeddings) // CHUNK) * classes)
-        self._order = bags.argsort(stable=True)  # by chunk, then by class
-        self._starts = sizes.cumsum(0) - sizes  # of every class in every chunk
-        self._counts = None if bool((counts == 1).all()) else counts[self._order]
+        self._counts = None if bool((counts == 1).all()) else counts
+        places = torch.arange(len(labels), device=labels.device)
+        first = places % CHUNK == 0  # of a segment: a chunk starts, or a class
+        first[1:] |= labels[1:] != labels[:-1]
+        self._starts = places[first]  # (S,)
+        self._labels = labels[first].long()  # (S,) ascending
+        self._places = places
+        # of every chunk, on the CPU: which segments a tile has is known without waiting for a GPU
+        self._before = [*(first.cumsum(0)[::CHUNK] - 1).tolist(), len(self._starts)]
 
     def __call__(
         self,
@@ -82,14 +91,19 @@ class ClassSums:
         wide = padded.shape[1]
         top = rows.new_full((wide,), -math.inf)
         sums = [rows.new_zeros(self.classes, wide) for _ in squarings]
-        for tile in blocks(len(self.embeddings), max(1, TILE // wide // CHUNK) * CHUNK):
+        size = by_device(TILE, rows)
+        for tile in blocks(len(self.embeddings), max(1, size // wide // CHUNK) * CHUNK):
             scores = self.embeddings[tile] @ padded  # (tile, n')
             higher = torch.maximum(top, _highest(scores))
             kernel, lowered = scores.sub_(higher).exp_(), (top - higher).exp_()
+            segments = slice(
+                self._before[tile.start // CHUNK], self._before[-(-tile.stop // CHUNK)]
+            )
+            labels = self._labels[segments]
             for whole, steps in zip(sums, squarings, strict=True):
                 for _ in range(steps):
                     kernel, lowered = kernel.square_(), lowered.square_()
-                whole.mul_(lowered).add_(self._by_class(kernel, tile))
+                whole.mul_(lowered).index_add_(0, labels, self._by_segment(kernel, tile, segments))
             top = higher
         nearest, found = (top[: len(rows)].double() - inverse).to(rows), []
         for whole, steps in zip(sums, squarings, strict=True):
@@ -97,17 +111,19 @@ class ClassSums:
             found.append(Sums(whole[:, : len(rows)].T, nearest))
         return found
 
-    def _by_class(self, kernel: Tensor, tile: slice) -> Tensor:  # (tile, n') -> (classes, n')
-        # first within each chunk: short sums have smaller rounding errors
-        first, last = tile.start // CHUNK * self.classes, -(-tile.stop // CHUNK) * self.classes
-        summed = functional.embedding_bag(
-            self._order[tile] - tile.start,
+    def _by_segment(self, kernel: Tensor, tile: slice, segments: slice) -> Tensor:  # (s, n')
+        return functional.embedding_bag(
+            self._places[: len(kernel)],
             kernel,
-            self._starts[first:last] - tile.start,
+            self._starts[segments] - tile.start,
             mode="sum",
             per_sample_weights=None if self._counts is None else self._counts[tile],
         )
-        return summed.view(-1, self.classes, kernel.shape[1]).sum(0)
+
+
+def by_device(sizes: dict[str, int], rows: Tensor) -> int:
+    """The size for the rows' kind of device; an unknown one is treated as a CPU."""
+    return sizes.get(rows.device.type, sizes["cpu"])
 
 
 def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:

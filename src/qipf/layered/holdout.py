@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError, warn
 from qipf.field.reservoir import Reservoir
-from qipf.layered.class_field import LARGEST_TABLE
 from qipf.layered.perturbations import families, perturbed, strengths
 from qipf.network.batches import Batch, batches
 from qipf.network.features import LayerSite, Rows, run_in_batches
@@ -78,7 +77,7 @@ def sample_examples(
     held = {name: value[: start // ONE_IN] for name, value in tuned.values.items()}
     sample = fields.values
     others = (~torch.isin(sample[PLACES], held[PLACES])).nonzero()[:, 0]
-    others = others[: min(centers, LARGEST_TABLE // classes)]
+    others = others[:centers]
     return {name: value[others] for name, value in sample.items()}, held, classes
 
 

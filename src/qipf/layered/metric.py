@@ -59,8 +59,8 @@ class Scatter:
         self._rows = unit_length(rows) if gain_free else rows
         self._mean = self._rows.mean(0)
         present, classes = labels.unique(return_inverse=True)
-        members = functional.one_hot(classes, len(present)).to(self._rows.dtype)
-        means = members.T @ self._rows / members.sum(0)[:, None]
+        means = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, classes, self._rows)
+        means /= torch.bincount(classes)[:, None]
         offsets = self._rows - means[classes]
         variances, self._vectors = torch.linalg.eigh(offsets.T @ offsets / len(rows))
         variances = variances.clamp(min=0)

@@ -101,6 +101,9 @@ LEAST = 0.05
 #: Largest number of tuning rows.
 MOST_ROWS = 12_000
 
+#: Posteriors held at a time, 32 MB: rows times fields times widths times classes.
+POSTERIORS = 2**22
+
 
 @dataclass(frozen=True)
 class TuningPosteriors:
@@ -164,24 +167,24 @@ def fit_mixture(
 def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
     """Posteriors of all fields at all `WIDTHS` for at most about `MOST_ROWS` tuning rows."""
     step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
-    labels = tuning.labels[::step]
+    every = [field for field in fields.values() for _ in WIDTHS]
     parts = []
     for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighting layers")):
-        logits = logits[::step]
-        predicted = logits.argmax(1)
-        values = [
-            found
-            for site, field in fields.items()
-            for found in field.at_bandwidths(
-                rows[site][::step], [width * field.bandwidth for width in WIDTHS]
-            )
-        ]
-        every = [field for field in fields.values() for _ in WIDTHS]
-        posteriors = posteriors_of(logits, every, values)
-        truth, _ = own_and_others(posteriors, labels)
-        own, others = own_and_others(posteriors, predicted)
-        sets = torch.full_like(labels, number)
-        parts.append((truth, own, others.sum(2), predicted != labels, sets))
+        size = max(1, POSTERIORS // (len(every) + 1) // logits.shape[1])
+        for part in torch.arange(0, len(logits), step, device=logits.device).split(size):
+            values = [
+                found
+                for site, field in fields.items()
+                for found in field.at_bandwidths(
+                    rows[site][part], [width * field.bandwidth for width in WIDTHS]
+                )
+            ]
+            posteriors = posteriors_of(logits[part], every, values)
+            labels, predicted = tuning.labels[part], logits[part].argmax(1)
+            truth, _ = own_and_others(posteriors, labels)
+            own, others = own_and_others(posteriors, predicted)
+            sets = torch.full_like(labels, number)
+            parts.append((truth, own, others.sum(2), predicted != labels, sets))
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 

@@ -53,8 +53,8 @@ class LayeredQIPF(NetworkModel):
     layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
         over the network's depth, and keeps those with a notable weight; or the names of layers
         whose outputs to use.
-    max_centers : largest number of centres of a layer's field; fewer where centres times classes
-        would exceed 16 million. Time, memory and files grow with them.
+    max_centers : largest number of centres of a layer's field. Time, memory and files grow with
+        them.
     reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
         ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
         class.

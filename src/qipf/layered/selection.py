@@ -41,7 +41,8 @@ def chosen_fields(
     """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer."""
     fields: dict[LayerSite, ClassField] = {}
     labels = centers[LABELS].to(tuning.labels.device)
-    examples = centers[PLACES]
+    order = labels.argsort(stable=True)  # by class, as they are summed
+    examples = centers[PLACES][order.cpu()]
     for site in progress(sites, "choosing fields"):
         rows = centers[site].to(labels.device)
         others = {name: found[site] for name, (_, found) in tuning.sets.items()}
@@ -50,7 +51,7 @@ def chosen_fields(
             warn(f"{site} gives the same numbers for every training input and is left out.")
             continue
         metric, width = chosen
-        field = ClassField(metric, metric(rows), labels, classes, width, examples)
+        field = ClassField(metric, metric(rows)[order], labels[order], classes, width, examples)
         if condensed is not None and condensed < len(rows):
             field = condensed_field(field, condensed)
         fields[site] = field

@@ -9,7 +9,7 @@ from torch import Tensor
 from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
-from qipf.layered.class_field import LARGEST_TABLE, ClassField
+from qipf.layered.class_field import ClassField
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED
@@ -22,6 +22,9 @@ REDUCTIONS = ("auto", "random", "coreset")
 
 #: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
 NARROWEST, WIDEST = 1e-8, 1e3
+
+#: Most classes of all layers together: each layer has a list of them.
+MOST_CLASSES = 2**20
 
 #: Integers below this are exact in float64.
 EXACT = 2**53
@@ -107,7 +110,7 @@ def _checked_sites(path: str, layers: Any) -> tuple[LayerSite, ...]:
     sites = tuple(LayerSite(layer["layer"], layer["side"]) for layer in layers)
     if len(set(sites)) != len(sites) or len({layer["classes"] for layer in layers}) > 1:
         refuse(path, "its layers are not different ones of one network")
-    if sum(layer["classes"] for layer in layers) > LARGEST_TABLE:  # each layer has a list of them
+    if sum(layer["classes"] for layer in layers) > MOST_CLASSES:
         refuse(path, f"it has {layers[0]['classes']} classes in {len(layers)} layers, too many")
     return sites
 
@@ -140,8 +143,6 @@ def _field(path: str, layer: dict[str, Any], number: int, arrays: Arrays) -> Cla
         refuse(path, f"its labels of layer {number} are not classes 0..{classes - 1}")
     if not _whole_below(examples, EXACT):
         refuse(path, f"its examples of layer {number} are not places in a loader")
-    if size * classes > LARGEST_TABLE:
-        refuse(path, f"it has {size} centres of {classes} classes, more than can be held")
     return ClassField(
         Metric(_tensor(mean), _tensor(directions), layer["gain_free"]),
         _tensor(embeddings),
