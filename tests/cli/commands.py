@@ -29,7 +29,7 @@ def error_line(monkeypatch, capsys, *arguments):
     """The one line that a command with bad input prints; nothing else is printed or written."""
     code, out, err = run(monkeypatch, capsys, *arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("qipf: ")
+    assert err.startswith(("qipf: ", f"qipf {arguments[0]}: "))
     return err
 
 

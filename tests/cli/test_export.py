@@ -60,7 +60,7 @@ def test_the_result_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
     [
         (("field.qipf", "-o", "field.pt"), "name a file that ends in .onnx"),
         (("none.qipf", "-o", "field.onnx"), "There is no file none.qipf"),
-        (("field.qipf", "-o", "field.onnx", "--max-centers", "0"), "max_centers must be"),
+        (("field.qipf", "-o", "field.onnx", "--max-centers", "0"), "'--max-centers'"),
         (("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"), "rule must be an AcceptRule"),
     ],
 )

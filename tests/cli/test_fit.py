@@ -90,10 +90,18 @@ def test_calibration_data_are_checked_before_the_fit(monkeypatch, capsys, files)
     assert not (files / "mine.qipf").exists()
 
 
+@pytest.mark.parametrize("arguments", ["--seed -1", "--seed 4294967296", "--max-centers 0"])
+def test_numbers_out_of_range_are_named_by_their_option(monkeypatch, capsys, files, arguments):
+    words = ("fit", "train.npz", "-o", "mine.qipf", *arguments.split())
+    err = error_line(monkeypatch, capsys, *words)
+    assert err.startswith(f"qipf fit: Invalid value for '{arguments.split()[0]}'")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--orders 1,x", "--orders must be integers"),
+        ("--orders 0,1", "--orders must be integers of at least 1"),
         ("--reduction randon", "Did you mean 'random'"),
         ("--bandwidth abc", "Unknown bandwidth 'abc'"),
         ("--labels truth", "train.npz has no array 'truth' for the labels"),

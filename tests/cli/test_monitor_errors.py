@@ -109,15 +109,15 @@ def test_a_state_of_another_model_or_other_parameters_is_an_error(monkeypatch, c
     assert "it belongs to another model, or to another calibration of it" in err
 
 
-def test_an_empty_stream_is_no_error(monkeypatch, capsys, folder):
-    (folder / "stream.csv").write_text("")
-    assert watched(monkeypatch, capsys, "stream.csv") == (
-        0, [], "qipf: stream.csv held no lines.\n",
-    )  # fmt: skip
-    (folder / "stream.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
-    assert watched(monkeypatch, capsys, "stream.csv") == (
-        0, [], "qipf: stream.csv held no predictions.\n",
-    )  # fmt: skip
+@pytest.mark.parametrize("state", [[], ["--state", "s.qipf"]])
+def test_an_input_without_predictions_is_an_error(monkeypatch, capsys, folder, state):
+    header = ",".join(f"logit_{k}" for k in range(10)) + "\n"
+    for text, missing in (("", "lines"), (header, "predictions"), ("\n\n", "predictions")):
+        (folder / "stream.csv").write_text(text)
+        code, told, err = watched(monkeypatch, capsys, "stream.csv", *state)
+        assert (code, told, err.count("\n")) == (2, [], 1)
+        assert err.startswith(f"qipf: stream.csv holds no {missing}, so there is no verdict.")
+    assert not (folder / "s.qipf").exists()
 
 
 def test_no_new_lines_are_no_error(monkeypatch, capsys, folder):

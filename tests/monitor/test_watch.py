@@ -27,9 +27,9 @@ def field():
 
 @pytest.fixture
 def stream(tmp_path):
-    """57 lines, of which line 11 is bad, line 30 is empty and line 41 has NaN."""
+    """57 lines, of which line 11 is bad and line 30 is empty."""
     rows = [",".join(map(repr, row)) for row in make_logits(LINES, seed=2).tolist()]
-    rows[10], rows[29], rows[40] = "1,2", "", ",".join(["nan"] * 10)
+    rows[10], rows[29] = "1,2", ""
     path = tmp_path / "stream.csv"
     path.write_text("\n".join(rows) + "\n")
     return path
@@ -64,13 +64,34 @@ def test_one_verdict_per_window_and_one_for_the_rest(field, stream):
     assert [report.verdict.seen for report in reports] == [10, 20, 30, 40, 50, 55]
     assert [report.lines for report in reports] == [10, 21, 32, 42, 52, 57]
     assert [report.bad_lines for report in reports] == [0, 1, 1, 1, 1, 1]
-    assert [report.verdict.window.abstained for report in reports] == [0, 0, 0, 1, 0, 0]
+    assert [report.verdict.window.abstained for report in reports] == [0] * 6
     assert warnings == [f"{stream}, line 11: 2 fields instead of 10; skipped."]
+
+
+def test_lines_that_are_not_finite_are_counted_and_change_nothing_else(field, stream):
+    expected, _ = watch(field, stream)
+    lines = stream.read_text().splitlines()
+    lines.insert(5, ",".join(["0"] * 9 + ["nan"]))
+    lines.insert(33, ",".join(["-inf"] * 10))
+    stream.write_text("\n".join(lines) + "\n")
+    reports, warnings = watch(field, stream)
+    assert [report.verdict for report in reports] == [report.verdict for report in expected]
+    assert (reports[-1].lines, reports[-1].bad_lines) == (59, 3)
+    assert warnings[0] == f"{stream}, line 6: a logit is nan; skipped."
+    with pytest.raises(QIPFInputError, match="line 6: a logit is nan"):
+        watch(field, stream, on_bad_line="stop")
+
+
+def test_without_a_finite_line_there_is_no_verdict(field, tmp_path):
+    path, reports = tmp_path / "nan.csv", []
+    path.write_text((",".join(["nan"] * 10) + "\n") * 20)
+    with pytest.raises(QIPFInputError, match="holds logits. Line 1: a logit is nan"):
+        watch(field, path, reports=reports)
+    assert reports == []
 
 
 def test_the_verdicts_are_those_of_the_library(field, stream):
     rows = make_logits(LINES, seed=2).numpy()
-    rows[40] = np.nan
     rows = np.delete(rows, [10, 29], axis=0)
     monitor = ShiftMonitor(field, window=10)
     expected = [monitor.update(part) for part in np.split(rows, range(10, 55, 10))]

@@ -7,6 +7,7 @@ import typer
 from typer import Option
 
 from qipf.cli.options import Data, Json, Runs, print_result
+from qipf.validation.parameters import LARGEST_SEED
 
 app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
 
@@ -17,7 +18,9 @@ def run(
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/SUITE.")] = None,
     device: Annotated[str, Option(help="cpu, cuda, …, or auto: a GPU if there is one.")] = "auto",
     jobs: Annotated[int, Option(help="Number of processes.")] = 1,
-    seed: Annotated[int | None, Option(help="Seed. Default: the suite's own.")] = None,
+    seed: Annotated[
+        int | None, Option(help="Seed. Default: the suite's own.", min=0, max=LARGEST_SEED)
+    ] = None,
     only: Annotated[
         list[str] | None,
         Option(

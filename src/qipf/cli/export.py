@@ -20,7 +20,7 @@ def export(
         ),
     ] = None,
     max_centers: Annotated[
-        int | None, Option(help="Reduce the field to so many centres, for a smaller file.")
+        int | None, Option(help="Reduce the field to so many centres, for a smaller file.", min=1)
     ] = None,
     check: Annotated[
         bool, Option(help="Check the file with ONNX Runtime, if it is installed.")

@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from qipf.cli.options import Columns, Json, Labels, print_result
 from qipf.errors import QIPFInputError
+from qipf.validation.parameters import LARGEST_SEED
 
 
 def fit(
@@ -27,7 +28,7 @@ def fit(
     bandwidth: Annotated[
         str, Option(help="Width of the kernel: cv, silverman, or a positive number.")
     ] = "cv",
-    max_centers: Annotated[int, Option(help="Maximum number of centres.")] = 6000,
+    max_centers: Annotated[int, Option(help="Maximum number of centres.", min=1)] = 6000,
     reduction: Annotated[
         str,
         Option(
@@ -50,7 +51,7 @@ def fit(
     ] = 0.1,
     engine: Annotated[str, Option(help="auto, attention, reference or triton.")] = "auto",
     device: Annotated[str, Option(help="auto, cpu, cuda, …")] = "auto",
-    seed: Annotated[int, Option(help="Seed of all random choices.")] = 0,
+    seed: Annotated[int, Option(help="Seed of all random choices.", min=0, max=LARGEST_SEED)] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit a model to training logits and save it.
@@ -133,12 +134,13 @@ def fit(
 
 
 def _orders(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise QIPFInputError(
-            f"--orders must be integers separated by commas, such as 1,2,3,4, got {text!r}."
-        ) from None
+            "--orders must be integers of at least 1 separated by commas, such as 1,2,3,4, got "
+            f"{text!r}."
+        )
+    return [int(part) for part in parts]
 
 
 def _bandwidth(text: str) -> str | float:

@@ -72,14 +72,14 @@ def monitor(
     The model must be calibrated (fit --calibrate). Reads lines of logits and prints one verdict per
     window: the evidence of a shift, an alarm (the probability of any false alarm is at most alpha,
     however long the stream), the change point, how the window differs, and its estimated accuracy.
-    A line is comma-separated numbers, or JSON: a
-    list, or an object with a list. Logits with NaN, inf or null rank as the most uncertain and
-    count as abstained.
+    A line is comma-separated numbers, or JSON: a list, or an object with a list. Lines without
+    finite logits (NaN, inf, null, or unreadable) are bad lines: they are reported, counted and
+    skipped.
 
     With --state, the state is saved before each verdict is printed, also after Ctrl-C (exit code
     130) or SIGTERM (143). A resumed run prints the last verdict again under the same number and
     continues a file where it stopped; the last line of a file without a line feed is left for the
-    next run. An input without lines is not an error.
+    next run. A resumed run without new lines is not an error; an input without any prediction is.
 
     Example: `qipf monitor model.qipf predictions.csv --follow --state monitor.qipf`
 
@@ -121,8 +121,13 @@ def monitor(
         if signals:
             raise typer.Exit(128 + signals[0])
         if shift_monitor.seen == before and (watch.new_lines or not source.unfinished):
-            new = "new " if before and not new_input else ""
-            _warn(f"{source.name} held no {new}{'predictions' if watch.new_lines else 'lines'}.")
+            missing = "predictions" if watch.new_lines else "lines"
+            if before == 0:
+                raise QIPFInputError(
+                    f"{source.name} holds no {missing}, so there is no verdict. Give it lines of "
+                    "logits; with --follow the command waits for them."
+                )
+            _warn(f"{source.name} held no {'' if new_input else 'new '}{missing}.")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.io.logits.columns import logit_columns
+from qipf.io.logits.columns import is_header, logit_columns
 from qipf.io.logits.table import is_number, parse_number
 from qipf.monitor.lines import LONGEST_LINE, TOO_LONG
 
@@ -27,7 +27,7 @@ _JSON_NUMBERS = {float, int, type(None)}
 class Parsed:
     """Logits found in some lines."""
 
-    rows: NDArray[np.float64]  # (n, d); may hold NaN and inf
+    rows: NDArray[np.float64]  # (n, d), finite
     places: list[int]  # (n,) index of the line of each row
     bad: list[tuple[int, str]]  # index of each line without logits, and the reason
 
@@ -36,9 +36,9 @@ class LineParser:
     """Parses lines of one layout, which is determined by the first usable line.
 
     A JSON line is a list of numbers, or an object with such a list under the key `columns`
-    (default ``logits``); null means NaN. A CSV line is comma-separated numbers. If the first line
-    is not all numbers, or is 0,1,2,… (the default column names of pandas), it is a header, and
-    `columns` selects columns by name.
+    (default ``logits``). A CSV line is comma-separated numbers. If the first line is a header
+    (`qipf.io.logits.columns.is_header`), `columns` selects columns by name. A line with NaN, inf or
+    null among its logits is bad.
 
     >>> parser = LineParser(2, "in.csv")
     >>> parser.parse([b"id,logit_0,logit_1", b"a,1.5,2", b"b,1.5"]).bad
@@ -95,22 +95,21 @@ class LineParser:
             self._parse_line = self._parse_json
             return
         fields = _fields(text)
-        numeric, default_names = all(map(is_number, fields)), _are_default_names(fields)
-        if numeric and not default_names and len(fields) in self._bad_headers:
+        headed = is_header(fields)
+        if not headed and len(fields) in self._bad_headers:
             # do not select columns by position after a header without the requested names
             raise QIPFInputError(self._bad_headers[len(fields)])
-        named = not numeric or (default_names and self._columns is not None)
-        names = fields if named else [f"logit_{k}" for k in range(len(fields))]
+        names = fields if headed else [f"logit_{k}" for k in range(len(fields))]
         try:
             self._selected = [names.index(column) for column in self._select(names)]
         except QIPFInputError as error:
-            if named and _may_be_header(fields):
+            if headed and _may_be_header(fields):
                 self._bad_headers.setdefault(len(fields), str(error))
             raise ValueError(
                 str(error).removeprefix(f"{self._name} has ").removesuffix(".")
             ) from None
         self._width, self._parse_line = len(fields), self._parse_csv
-        self._header = text if default_names or not numeric else None
+        self._header = text if headed else None
 
     def _select(self, names: list[str]) -> list[str]:
         selected = logit_columns(self._name, names, self._columns)
@@ -130,7 +129,7 @@ class LineParser:
                 text = _checked_length(texts[place])
                 if self._parse_line is None or text == self._header or not text.strip():
                     continue
-                rows.append(self._parse_line(text))
+                rows.append(_finite(self._parse_line(text)))
                 places.append(place)
             except ValueError as error:
                 bad.append((place, str(error)))
@@ -175,6 +174,13 @@ def _checked_length(text: bytes) -> bytes:
     return text.rstrip(b"\r").removeprefix(b"\xef\xbb\xbf")
 
 
+def _finite(row: list[float]) -> list[float]:
+    # the sum is faster; that of finite numbers may overflow
+    if not math.isfinite(sum(row)) and not all(map(math.isfinite, row)):
+        raise ValueError(f"a logit is {next(x for x in row if not math.isfinite(x))}")
+    return row
+
+
 def _fields(text: bytes) -> list[str]:
     try:
         return next(csv.reader([text.decode()], strict=True), [])
@@ -182,11 +188,6 @@ def _fields(text: bytes) -> list[str]:
         raise ValueError("not UTF-8") from None
     except csv.Error as error:
         raise ValueError(f"not comma-separated ({error})") from None
-
-
-def _are_default_names(fields: list[str]) -> bool:
-    """Whether these are the names that pandas gives to columns without names."""
-    return len(fields) > 1 and fields == [str(k) for k in range(len(fields))]
 
 
 def _may_be_header(fields: list[str]) -> bool:

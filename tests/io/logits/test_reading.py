@@ -36,6 +36,44 @@ def parquet_file(path):
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
+@pytest.mark.parametrize(
+    ("header", "prefix", "suffix", "labelled"),
+    [
+        ("0,1,2", "", "", False),  # DataFrame(logits).to_csv(index=False)
+        (",0,1,2", "7,", "", False),  # .to_csv()
+        ("0,1,2,label", "", ",1", True),
+        ("0,1,2,3", "", ",1", True),
+        ("id,0,1,2", "a,", "", False),
+    ],
+)
+def test_the_header_that_pandas_writes_is_no_row(tmp_path, header, prefix, suffix, labelled):
+    path = tmp_path / "t.csv"
+    rows = [prefix + ",".join(map(repr, row)) + suffix for row in LOGITS.tolist()]
+    path.write_text("\n".join([header, *rows, ""]))
+    table = open_table(path, labels="3" if header.endswith("3") else "auto")
+    assert (table.rows, table.columns, table.labelled) == (4, ("0", "1", "2"), labelled)
+    (block,) = table.blocks()
+    np.testing.assert_array_equal(block.logits, LOGITS)
+    if labelled:
+        assert block.labels.tolist() == [1, 1, 1, 1]
+
+
+def test_numbers_that_are_no_names_are_a_row(tmp_path):
+    for first in ("0,1,3", "0.0,1,2", "1,2,3", "0"):
+        (tmp_path / "t.csv").write_text(f"{first}\n{first}\n")
+        assert open_table(tmp_path / "t.csv").rows == 2
+
+
+def test_the_columns_that_pandas_names_in_parquet(tmp_path):
+    import pyarrow.parquet
+
+    columns = {str(k): LOGITS[:, k] for k in range(3)} | {"label": LABELS}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    block = read_table(tmp_path / "t.parquet")
+    np.testing.assert_array_equal(block.logits, LOGITS)
+    assert block.labels.tolist() == LABELS.tolist()
+
+
 @pytest.fixture
 def one_row_blocks(monkeypatch):
     monkeypatch.setattr(limits, "ROWS_PER_BLOCK", 1)

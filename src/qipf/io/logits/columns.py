@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from qipf.errors import QIPFInputError
+from qipf.io.logits.table import is_number
 
 #: Columns selected as logits when none are named.
 LOGITS = "logit*"
@@ -17,16 +18,32 @@ LABELS = ("labels", "label")
 AUTO = "auto"
 
 
-def logit_columns(path: str, present: Sequence[str], wanted: str | None) -> list[str]:
+def is_header(fields: Sequence[str]) -> bool:
+    """Whether the first line of a text file names its columns.
+
+    It does if it is not all numbers, or if it is 0,1,2,…: the names that pandas gives.
+
+    >>> is_header(["id", "0", "1"]), is_header(["0", "1"]), is_header(["0", "1.5"])
+    (True, True, False)
+    """
+    return not all(map(is_number, fields)) or (len(fields) > 1 and _numbered(fields) == [*fields])
+
+
+def logit_columns(
+    path: str, present: Sequence[str], wanted: str | None, label: str | None = None
+) -> list[str]:
     """Names of the logits' columns, in the order of the names and patterns in `wanted`.
 
     Columns that match a pattern are ordered by the number they end in, if all of them do, else as
-    in the file.
+    in the file. Where nothing is wanted and no column is named ``logit*``, the logits are the
+    columns 0, 1, 2, … (the names that pandas gives) other than `label`.
 
     >>> logit_columns("a.csv", ["id", "logit_10", "logit_2"], None)
     ['logit_2', 'logit_10']
     >>> logit_columns("a.csv", ["cat", "dog", "id"], "dog,cat")
     ['dog', 'cat']
+    >>> logit_columns("a.csv", ["0", "1", "label"], None)
+    ['0', '1']
     """
     chosen: list[str] = []
     for pattern in (wanted or LOGITS).split(","):
@@ -35,6 +52,8 @@ def logit_columns(path: str, present: Sequence[str], wanted: str | None) -> list
             found = [pattern]
         else:
             found = _by_number([name for name in present if fnmatchcase(name, pattern)])
+        if not found and wanted is None:
+            found = [name for name in _numbered(present) if name != label]
         if not found:
             near = difflib.get_close_matches(pattern, present, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -71,7 +90,7 @@ def logit_and_label_columns(
 ) -> tuple[list[str], str | None]:
     """Names of the logits' columns and of the label's, which must differ."""
     label = label_column(path, present, labels)
-    chosen = logit_columns(path, present, columns)
+    chosen = logit_columns(path, present, columns, label)
     if label in chosen:
         raise QIPFInputError(
             f"{path}: the column {label!r} is selected both as a logit and as the label. Name "
@@ -83,6 +102,12 @@ def logit_and_label_columns(
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Join the first names by commas."""
     return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """The columns 0, 1, 2, …; none unless they are numbered in this order."""
+    found = [name for name in names if name.isdecimal()]
+    return found if found == [str(k) for k in range(len(found))] else []
 
 
 def _by_number(names: list[str]) -> list[str]:

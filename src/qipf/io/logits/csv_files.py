@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.columns import logit_and_label_columns
+from qipf.io.logits.columns import is_header, logit_and_label_columns
 from qipf.io.logits.table import (
     Block,
     Table,
@@ -24,12 +24,12 @@ from qipf.io.logits.table import (
 
 
 def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
-    """Open a text file whose first line names its columns; if it is numbers, all are logits."""
+    """Open a text file; if its first line is no header (`is_header`), all columns are logits."""
     with _reader(path) as reader:
         first = next(reader, None)
     if not first:
         raise QIPFInputError(f"{path} is empty: a header and rows of numbers are expected.")
-    headed = not all(map(is_number, first))
+    headed = is_header(first)
     names = first if headed else [f"logit_{k}" for k in range(len(first))]
     if headed and len(names) == 1 and any(mark in names[0] for mark in ";\t"):
         raise QIPFInputError(

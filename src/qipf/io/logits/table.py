@@ -120,9 +120,8 @@ def warn_of_probabilities(path: str, logits: NDArray[Any]) -> None:  # (n, d)
     if look_like_probabilities(logits):
         warnings.warn(
             f"{path} seems to hold probabilities: no number is negative, and every row sums to 1. "
-            "They are used unchanged, but a field is meant for logits: pass the network's outputs "
-            "before its softmax or, if these are not available, the logarithms of the "
-            "probabilities, in training and test files alike.",
+            "They are used unchanged. If the outputs before the softmax are available, pass those "
+            "instead, in all files.",
             QIPFWarning,
             stacklevel=2,
         )
