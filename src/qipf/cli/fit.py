@@ -39,6 +39,13 @@ def fit(
     orders: Annotated[
         str, Option(help="Orders of the modes; the uncertainty is their mean.")
     ] = "1,2,3,4",
+    normalization: Annotated[
+        str,
+        Option(
+            help="Constant of the kernel: standard (a density in units of the bandwidth), density (in "
+            "units of the logits) or peak (1 at the centre)."
+        ),
+    ] = "peak",
     softening: Annotated[
         float, Option(help="Softening of the poles of the modes; 0 is exact.")
     ] = 0.0,
@@ -82,6 +89,7 @@ def fit(
         max_centers=max_centers,
         reduction=reduction,
         softening=softening,
+        normalization=normalization,
         contamination=contamination,
         engine=engine,
         device=device,

@@ -90,6 +90,7 @@ def choose_factor(
     orders: Sequence[int],
     softening: float,
     engine: str,
+    normalization: str = "peak",
     log_weights: Tensor | None = None,
     spread: float = 0.0,
     factors: Sequence[float] = FACTORS,
@@ -110,7 +111,7 @@ def choose_factor(
         detection = 0.0
         if wanted is not None:
             # ground energies shift all uncertainties equally, which does not change their ranks
-            uncertainty = bare_modes(moments, sigma, orders, softening).mean(1)
+            uncertainty = bare_modes(moments, sigma, orders, softening, normalization).mean(1)
             detection = float(roc_auc_score(wanted, uncertainty.cpu().numpy()))
         scores[factor] = detection, float(likelihood)
     best = max(factors, key=scores.__getitem__)

@@ -68,6 +68,10 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         16 numbers and ``"random"`` for longer ones.
     softening : ε ≥ 0 smooths the poles of the modes; 0 gives the exact modes. Softened modes
         flatten far from all predictions, where exact modes of odd order keep growing.
+    normalization : constant of the kernel, on which the modes of order 2 and higher depend.
+        ``"standard"``: the standard normal density of the distance in bandwidths;
+        ``"density"``: a normalised Gaussian in the units of the logits, so that the field is a
+        probability density; ``"peak"``: 1 at its peak. See `qipf.field.potential`.
     contamination : share of training predictions that `predict` calls outliers.
     engine : ``"auto"``, or a name from `qipf.field.engines.ENGINES`.
     device : ``"auto"`` computes tensors on their own device and arrays on CUDA if available; or
@@ -123,6 +127,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         max_centers: int = 6000,
         reduction: str = "auto",
         softening: float = 0.0,
+        normalization: str = "peak",
         contamination: float = 0.1,
         engine: str = "auto",
         device: str | torch.device = "auto",
@@ -133,6 +138,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         self.max_centers = max_centers
         self.reduction = reduction
         self.softening = softening
+        self.normalization = normalization
         self.contamination = contamination
         self.engine = engine
         self.device = device
@@ -487,7 +493,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def _modes(self, rows: Tensor) -> Tensor:
         moments = self._moments(rows)
         few = rows.shape[0] <= FEW_ROWS and rows.device.type == "cpu" and not rows.requires_grad
-        bare = bare_modes(moments, self.bandwidth_, self.orders, self.softening, in_numpy=few)
+        bare = bare_modes(
+            moments, self.bandwidth_, self.orders, self.softening, self.normalization, in_numpy=few
+        )
         return bare + self._on(rows.device)[1]
 
     def _moments(self, rows: Tensor) -> Moments:

@@ -29,7 +29,7 @@ def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engi
     log_weights = None if equal else whole.log_weights
     engine = field_of(field.engine, whole.centers, sigma, log_weights, whole.spread)
     inside = engine(whole.centers)
-    modes = bare_modes(inside, sigma, field.orders, field.softening)
+    modes = bare_modes(inside, sigma, field.orders, field.softening, field.normalization)
     field.centers_ = whole.centers.cpu().numpy()
     field.log_weights_ = None if log_weights is None else log_weights.cpu().numpy()
     field.spread_, field.bandwidth_ = whole.spread, sigma
@@ -57,6 +57,7 @@ def _bandwidth(field: "QIPF", rows: TrainingRows, device: torch.device) -> tuple
         width=_silverman(part),
         orders=field.orders,
         softening=field.softening,
+        normalization=field.normalization,
         engine=field.engine,
         log_weights=part.log_weights,
         spread=part.spread,

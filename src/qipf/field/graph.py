@@ -42,6 +42,7 @@ class FieldGraph(nn.Module):
         super().__init__()
         self.bandwidth, self.spread = float(field.bandwidth_), float(field.spread_)
         self.orders, self.softening = tuple(field.orders), float(field.softening)
+        self.normalization = str(field.normalization)
         self.threshold = threshold
         self.width = math.hypot(self.bandwidth, self.spread)
         log_weights = None if field.log_weights_ is None else torch.from_numpy(field.log_weights_)
@@ -72,7 +73,9 @@ class FieldGraph(nn.Module):
             moments = averaged_moments(*self._averages(rows), self.width)
             if self.spread > 0:
                 moments = with_spread(moments, self.bandwidth, self.spread)
-            modes = bare_modes(moments, self.bandwidth, self.orders, self.softening) + self.energies
+            modes = self.energies + bare_modes(
+                moments, self.bandwidth, self.orders, self.softening, self.normalization
+            )
             finite = torch.isfinite(rows).all(1, keepdim=True)
             modes = torch.where(finite, modes, torch.full_like(modes, math.nan))
             results = {"uncertainty": modes.mean(1), "modes": modes}
@@ -85,6 +88,7 @@ class FieldGraph(nn.Module):
         facts = {
             "orders": self.orders,
             "softening": self.softening,
+            "normalization": self.normalization,
             "bandwidth": self.bandwidth,
             "centers": len(self.centers),
             "dimension": int(field.n_features_in_),

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from qipf.errors import QIPFInputError, first_line, unknown_name
 from qipf.field import engines
-from qipf.field.potential import checked_orders, checked_softening
+from qipf.field.potential import NORMALIZATIONS, checked_orders, checked_softening
 from qipf.validation.parameters import require_positive_integer
 
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
@@ -25,6 +25,8 @@ def check_parameters(field: Any) -> None:
     """Raise `QIPFInputError` for parameters that a field cannot be fitted with."""
     checked_orders(field.orders)
     checked_softening(field.softening)
+    if field.normalization not in NORMALIZATIONS:
+        raise unknown_name("normalization", field.normalization, NORMALIZATIONS)
     _check_bandwidth(field.bandwidth)
     require_positive_integer(field.max_centers, "max_centers")
     if field.reduction not in REDUCTIONS:

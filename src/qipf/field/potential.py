@@ -1,8 +1,9 @@
 r"""The potential of the field and its Hermite modes, in closed form.
 
 All are functions of the moments of `qipf.field.engines`; no derivative is numerical. The wave
-function is :math:`\psi = \sqrt\rho`. In bandwidth units its curvature :math:`K` and slope
-:math:`S` determine the potential and, by the chain rule, every mode.
+function is :math:`\psi = \sqrt{c\rho}`, where :math:`c` is the kernel's constant
+(`log_kernel_constant`). In bandwidth units its curvature :math:`K` and slope :math:`S`, which do
+not depend on :math:`c`, determine the potential and, by the chain rule, every mode.
 """
 
 import math
@@ -19,6 +20,9 @@ from qipf.field.engines.base import CEILING, Moments
 
 #: Half the width of a pole of an exact mode, in units of h_p: within it the mode is smoothed.
 POLE = 1e-8
+
+#: Constants of the kernel: in units of the bandwidth, of the logits, or 1 at its peak.
+NORMALIZATIONS = ("standard", "density", "peak")
 
 #: Largest softening whose square and modes stay in floating-point range.
 LARGEST_SOFTENING = 1e100
@@ -45,11 +49,34 @@ def slope(moments: Moments, bandwidth: float) -> Tensor:  # (Q,)
     return (moments.m1_squared / (8 * bandwidth) / bandwidth).clip(max=CEILING)
 
 
+def log_kernel_constant(normalization: str, bandwidth: float, dimension: int) -> float:
+    r"""Logarithm of the kernel's constant :math:`c` in :math:`\psi^2 = c\rho`.
+
+    =============  =========================  ====================================================
+    ``standard``   :math:`(2\pi)^{-d/2}`      ψ² is a density with the bandwidth as unit of length
+    ``density``    :math:`(2\pi\sigma^2)^{-d/2}`  ψ² is a density in the units of the logits
+    ``peak``       1                          ψ² is 1 at the peak of a single kernel
+    =============  =========================  ====================================================
+
+    Only the modes of order 2 and higher depend on it. Under ``density`` they depend on the unit
+    of the logits: dividing all logits by a temperature changes ψ, and thus the order of the
+    uncertainties.
+
+    >>> round(log_kernel_constant("density", 2.0, 10), 4)
+    -16.1209
+    """
+    if normalization == "peak":
+        return 0.0
+    units = math.log(bandwidth) if normalization == "density" else 0.0
+    return -dimension * (math.log(2 * math.pi) / 2 + units)
+
+
 def bare_modes(
     moments: Moments,
     bandwidth: float,
     orders: Sequence[int],
     softening: float = 0.0,
+    normalization: str = "peak",
     *,
     in_numpy: bool = False,
 ) -> Tensor:  # (Q, len(orders))
@@ -64,34 +91,51 @@ def bare_modes(
                      + \frac{\epsilon^2 G_p}{(\psi_p^2+\epsilon^2)^2}
 
     and :math:`L_p/\psi_p` for :math:`\epsilon = 0`, with a pole wherever :math:`h_p(\psi) = 0`.
-    For odd orders numerator and denominator share a factor :math:`\psi`, which is cancelled
-    before evaluation, so that the modes stay exact where :math:`\psi` underflows. Within 1e-8 of a
-    pole the mode passes through zero instead of diverging, and values are clamped to ±1e300: finite
-    moments give finite modes.
+    Where :math:`\psi \le 1`, numerator and denominator of odd orders share a factor :math:`\psi`,
+    which is cancelled before evaluation; where :math:`\psi > 1`, all are divided by
+    :math:`\psi^p`. So the modes stay exact where :math:`\psi` leaves the floating-point range.
+    Within 1e-8 of a pole the mode passes through zero instead of diverging, and values are
+    clamped to ±1e300: finite moments give finite modes.
 
     `in_numpy` is for a few rows on the CPU without gradients: the same arithmetic in numpy, whose
     calls take a fraction of the time of torch's.
     """
     if not orders:
         return moments.log_density.new_zeros(moments.log_density.shape[0], 0)
-    density = torch.exp(moments.log_density)
+    constant = log_kernel_constant(normalization, bandwidth, moments.dimension)
+    log_density = moments.log_density + constant if constant else moments.log_density
+    up_to_one = log_density.clamp(max=0.0) if constant > 0 else log_density
+    given: tuple[Any, ...] = (torch.exp(up_to_one),)
+    if constant > 0:  # ψ can exceed 1
+        given = (*given, torch.exp(-log_density.clamp(min=0.0)), log_density > 0)
     if in_numpy:
         log_density, m1_squared, m2 = (cast(Any, value.numpy()) for value in moments[:3])
-        arrays = Moments(log_density, m1_squared, m2, moments.dimension)
-        with np.errstate(all="ignore"):
-            columns = _columns(density.numpy(), arrays, bandwidth, orders, softening)
-        modes = torch.from_numpy(np.stack(columns, axis=1))
-    else:
-        modes = torch.stack(_columns(density, moments, bandwidth, orders, softening), dim=1)
+        moments = Moments(log_density, m1_squared, m2, moments.dimension)
+        given = tuple(value.numpy() for value in given)
+    with np.errstate(all="ignore"):
+        K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
+        columns = _columns_up_to_one(given[0], K, S, orders, softening)
+        if constant > 0:
+            above = _columns_from_one(given[1], K, S, orders, softening)
+            where: Any = np.where if in_numpy else torch.where
+            columns = [where(given[2], *pair) for pair in zip(above, columns, strict=True)]
+        modes = torch.from_numpy(np.stack(columns, 1)) if in_numpy else torch.stack(columns, 1)
     return torch.nan_to_num(modes, 0.0, CEILING, -CEILING).clamp_(-CEILING, CEILING)
 
 
-def _columns(
-    density: Any, moments: Moments, bandwidth: float, orders: Sequence[int], softening: float
+def _columns_up_to_one(
+    density: Any, K: Any, S: Any, orders: Sequence[int], softening: float
 ) -> list[Any]:
-    """Bare mode of each order at ψ² = `density`, for tensors or arrays."""
-    K, S = curvature(moments, bandwidth), slope(moments, bandwidth)
-    h = _reduced_hermite(density, max(orders))
+    r"""Bare modes where ψ² = `density` ≤ 1, from ``h_p`` for even p and ``h_p/ψ`` for odd p.
+
+    Both are polynomials in ψ², from
+    :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`. The first two are
+    plain numbers, so products with them cost little.
+    """
+    h: list[Any] = [1.0, math.sqrt(2)]
+    for p in range(1, max(orders)):
+        step = math.sqrt(2 / (p + 1)) * h[p]
+        h.append((step * density if p % 2 else step) - math.sqrt(p / (p + 1)) * h[p - 1])
     K_even, S = density * K, density * S
 
     def column(p: int) -> Any:
@@ -111,19 +155,23 @@ def _columns(
     return [column(p) for p in orders]
 
 
-def _reduced_hermite(density: Any, highest: int) -> list[Any]:
-    r"""``h_p(ψ)`` for even p and ``h_p(ψ)/ψ`` for odd p, both polynomials in ψ² = ρ.
+def _columns_from_one(
+    inverse: Any, K: Any, S: Any, orders: Sequence[int], softening: float
+) -> list[Any]:
+    """Bare modes where ψ⁻² = `inverse` ≤ 1, from ``g_p = h_p/ψ^p``, polynomials in ψ⁻²."""
+    g: list[Any] = [1.0, math.sqrt(2)]
+    for p in range(1, max(orders)):
+        g.append(math.sqrt(2 / (p + 1)) * g[p] - math.sqrt(p / (p + 1)) * g[p - 1] * inverse)
 
-    From :math:`h_{p+1} = \sqrt{2/(p+1)}\,t\,h_p - \sqrt{p/(p+1)}\,h_{p-1}`. The first two are
-    plain numbers, so products with them cost little.
-    """
-    reduced: list[Any] = [1.0, math.sqrt(2)]
-    for p in range(1, highest):
-        step = math.sqrt(2 / (p + 1)) * reduced[p]
-        if p % 2 == 1:
-            step = step * density
-        reduced.append(step - math.sqrt(p / (p + 1)) * reduced[p - 1])
-    return reduced
+    def column(p: int) -> Any:
+        top = math.sqrt(2 * p) * g[p - 1] * K
+        if p >= 2:
+            top = top + 2 * math.sqrt(p * (p - 1)) * g[p - 2] * S
+        square = softening**2 * inverse**p
+        softened = g[p] * g[p] + (square if softening else POLE**2)
+        return top * g[p] / softened + square * (2 * p) * g[p - 1] ** 2 * S / softened**2
+
+    return [column(p) for p in orders]
 
 
 def ground_energies(bare: Tensor) -> Tensor:  # (Q, P) -> (P,)
