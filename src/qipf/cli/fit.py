@@ -42,8 +42,8 @@ def fit(
     normalization: Annotated[
         str,
         Option(
-            help="Constant of the kernel: standard (a density in units of the bandwidth), density (in "
-            "units of the logits) or peak (1 at the centre)."
+            help="Constant of the kernel: standard (a density in units of the bandwidth), density "
+            "(in units of the logits) or peak (1 at the centre)."
         ),
     ] = "peak",
     softening: Annotated[

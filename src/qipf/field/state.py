@@ -97,9 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _set_parameters(field: Any, path: str, parameters: Any) -> None:
-    if (
-        isinstance(parameters, dict) and parameters
-    ):  # format 4 has no normalization
+    if isinstance(parameters, dict) and parameters:  # format 4 has no normalization
         parameters = {"normalization": "peak", **parameters}
     require_keys(path, "list of parameters", parameters, field.get_params())
     orders, seed = parameters["orders"], parameters["random_state"]
