@@ -183,6 +183,30 @@ def test_networks_trained_in_a_stack_learn_what_each_learns_alone(tmp_path):
             torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_networks_of_a_finished_stack_are_read_one_by_one(tmp_path, monkeypatch):
+    """What a GPU trained at once is read elsewhere, where networks are trained one by one."""
+    images, labels = small_data()
+    networks = [make(), make()]
+    twins = [copy.deepcopy(network) for network in networks]
+    files = [tmp_path / "a.pt", tmp_path / "b.pt"]
+    recipe = dataclasses.replace(RECIPE, augment=False)
+    stack = tmp_path / "stack.pt"
+    training.train_stacked(networks, images, labels, recipe, [1, 2], "cpu", stack, files)
+    assert sorted(tmp_path.iterdir()) == files
+    monkeypatch.setattr(training, "_one_epoch", None)  # nothing is trained again
+    for network, twin, seed, file in zip(networks, twins, [1, 2], files, strict=True):
+        again = train(twin, images, labels, recipe, seed=seed, checkpoint=file)
+        assert same_state(again, network)
+
+
+def test_a_finished_checkpoint_holds_no_optimiser_state(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(Checkpoint, "save", lambda self, done, **states: kept.append([*states]))
+    recipe = dataclasses.replace(RECIPE, augment=False)
+    train(make(), *small_data(), recipe, checkpoint=tmp_path / "net.pt")
+    assert kept == [["learner", "adam"], ["learner", "adam"], ["learner"]]
+
+
 def test_what_was_saved_last_is_loaded(tmp_path):
     checkpoint = Checkpoint(tmp_path / "deep" / "net.pt", {"epochs": 3, "seeds": [1]})
     assert checkpoint.load() is None

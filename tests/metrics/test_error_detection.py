@@ -22,6 +22,7 @@ from qipf.metrics.error_detection import (
     fpr95,
     point_biserial,
     pr_auc,
+    pr_auc_trapezoid,
     roc_auc,
 )
 
@@ -76,6 +77,8 @@ def test_metrics_equal_their_definitions(data: tuple[Scores, Wrong]) -> None:
     precision = [wrong[uncertainty >= t].mean() for t in thresholds]
     gained = [(errors == t).mean() for t in thresholds]
     assert pr_auc(uncertainty, wrong) == pytest.approx(np.dot(precision, gained), abs=1e-12)
+    middle = (np.array([1.0, *precision[:-1]]) + precision) / 2
+    assert pr_auc_trapezoid(uncertainty, wrong) == pytest.approx(np.dot(middle, gained), abs=1e-12)
     enough = max(t for t in thresholds if 20 * (errors >= t).sum() >= 19 * len(errors))
     assert fpr95(uncertainty, wrong) == pytest.approx((successes >= enough).mean(), abs=1e-12)
 
@@ -122,7 +125,7 @@ def test_rank_metrics_survive_rising_transforms(
     data: tuple[Scores, Wrong], rising: Callable[[Scores], Scores]
 ) -> None:
     uncertainty, wrong = data
-    for metric in (roc_auc, pr_auc, aurc, fpr95):
+    for metric in (roc_auc, pr_auc, pr_auc_trapezoid, aurc, fpr95):
         assert metric(rising(uncertainty), wrong) == metric(uncertainty, wrong)
 
 
@@ -153,6 +156,7 @@ def test_a_perfect_detector_and_its_opposite() -> None:
         "accuracy": 0.6,
         "roc_auc": 1.0,
         "pr_auc": 1.0,
+        "pr_auc_trapezoid": 1.0,
         "point_biserial": pytest.approx(pointbiserialr(wrong, np.arange(10)).statistic),
         "aurc": pytest.approx(oracle),
         "fpr95": 0.0,
@@ -179,10 +183,11 @@ def test_no_errors_and_only_errors_have_answers(n: int) -> None:
     uncertainty = np.arange(n)
     nan = pytest.approx(math.nan, nan_ok=True)
     undefined = {"roc_auc": nan, "point_biserial": nan, "fpr95": nan}
+    areas = ("pr_auc", "pr_auc_trapezoid", "aurc")
     none = evaluate(uncertainty, np.zeros(n, bool))
-    assert none == {"accuracy": 1.0, "pr_auc": 0.0, "aurc": 0.0, **undefined}
+    assert none == {"accuracy": 1.0, **dict.fromkeys(areas, 0.0), **undefined}
     only = evaluate(uncertainty, np.ones(n, bool))
-    assert only == {"accuracy": 0.0, "pr_auc": 1.0, "aurc": 1.0, **undefined}
+    assert only == {"accuracy": 0.0, **dict.fromkeys(areas, 1.0), **undefined}
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e300])
@@ -194,6 +199,7 @@ def test_equal_uncertainty_knows_nothing(value: float) -> None:
         "accuracy": pytest.approx(5 / 7),
         "roc_auc": 0.5,
         "pr_auc": rate,
+        "pr_auc_trapezoid": pytest.approx((1 + 2 / 7) / 2),
         "point_biserial": 0.0,
         "aurc": rate,
         "fpr95": 1.0,
@@ -294,7 +300,9 @@ MISSING = next(s for s in range(99) if len(set(np.random.default_rng(s).integers
     ],
     ids=["empty", "two axes", "lengths", "not flags", "not finite"],
 )
-@pytest.mark.parametrize("function", [evaluate, roc_auc, pr_auc, point_biserial, aurc, fpr95])
+@pytest.mark.parametrize(
+    "function", [evaluate, *(getattr(evaluation, name) for name in HIGHER_IS_BETTER)]
+)
 def test_invalid_arrays_are_errors(
     function: Callable[..., object], uncertainty: ArrayLike, wrong: ArrayLike, message: str
 ) -> None:

@@ -231,6 +231,7 @@ def reported(metric: str, corruption: str, network: str, method: str) -> Reporte
     >>> reported("roc_auc", "rotation", "mnist_lenet", "qipf")
     Reported(mean=0.74, std=0.07)
     """
+    metric = "pr_auc" if metric == "pr_auc_trapezoid" else metric  # the paper's are trapezoids
     return _table().get((metric, corruption, NEAREST.get(network, network), method))
 
 

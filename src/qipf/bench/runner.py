@@ -10,7 +10,8 @@ A run's folder holds
 
 A run that is started again reads the finished results and does the rest. On the CPU the numbers
 do not depend on the number of jobs or on interruptions: each process computes with one thread,
-because sums over several threads are rounded differently.
+because sums over several threads are rounded differently. On a GPU they differ from those of the
+CPU by float32 rounding alone.
 """
 
 import contextlib
@@ -235,7 +236,7 @@ def _results(
     setting: Setting, phases: list[list[Job]], processes: int, loaded: dict[str, Dataset]
 ) -> Generator[Record, None, None]:
     if processes == 1:
-        with _one_thread(setting.device):
+        with _exact_arithmetic(setting.device):
             runner = _JobRunner(setting, loaded)
             for network in dict.fromkeys(job.network for job in phases[0]):  # one in memory
                 for job in (job for jobs in phases for job in jobs if job.network == network):
@@ -258,23 +259,28 @@ def _work(setting: Setting, job: Job) -> list[Record]:
     global _runner
     if _runner is None:
         silence()  # the parent shows the progress
-        if torch.device(setting.device).type == "cpu":
-            torch.set_num_threads(1)
+        _compute_exactly(setting.device)
         _runner = _JobRunner(setting)
     return list(_runner.results(job))
 
 
+def _compute_exactly(device: str) -> None:
+    """One thread on the CPU; on a GPU no TensorFloat-32, whose ten bits change predictions."""
+    if torch.device(device).type == "cpu":
+        torch.set_num_threads(1)
+    else:
+        torch.backends.cudnn.allow_tf32 = False
+
+
 @contextlib.contextmanager
-def _one_thread(device: str) -> Iterator[None]:
-    if torch.device(device).type != "cpu":
-        yield
-        return
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _exact_arithmetic(device: str) -> Iterator[None]:
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    _compute_exactly(device)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def _device(name: str) -> str:

@@ -1,7 +1,7 @@
 """One network of a suite: trained, its methods fitted and scored on corrupted test images.
 
 The seconds of a method cover all that it does after the prediction of the deterministic network,
-for all test images of a level together. Two scores of one sampler share its draws, and each counts
+for all test images of a level together. The scores of one sampler share its draws, and each counts
 them in full, because either alone would need them. The forward pass of the deterministic network
 is recorded apart (``network_seconds``).
 """
@@ -24,7 +24,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, load
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, Method
 from qipf.bench.methods.network import unit_range
-from qipf.bench.methods.sampling import PredictiveEntropy, Spread
+from qipf.bench.methods.sampling import Sampled
 from qipf.bench.networks import build
 from qipf.bench.results import Record, ScoreStore, Task
 from qipf.bench.suites import CLEAN, Suite, effective_options
@@ -117,7 +117,7 @@ class NetworkBench:
     def _scores(self, method: Method, batch: Batch) -> tuple[np.ndarray, float]:
         """Uncertainties, and the seconds they took, shared draws included."""
         drawing = 0.0
-        if isinstance(method, Spread | PredictiveEntropy):
+        if isinstance(method, Sampled):
             drawing = batch.memo(
                 ("seconds", method.sampler), lambda: self._timed(lambda: method.samples(batch))[1]
             )

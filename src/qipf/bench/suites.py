@@ -100,7 +100,7 @@ class Suite:
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
-    (18, 34, 612)
+    (26, 34, 884)
     """
 
     name: str

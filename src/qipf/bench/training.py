@@ -123,13 +123,20 @@ def train_stacked(
     seeds: list[int],
     device: torch.device | str,
     checkpoint: Path | str | None = None,
+    finished: Sequence[Path] = (),
 ) -> None:
     """Train networks of one architecture at once, in place; without dropout as one by one.
 
-    On a GPU this is several times faster for small networks, whose kernels are short.
+    On a GPU this is several times faster for small networks, whose kernels are short. In the end
+    each network is written to its file of `finished`, as if `train` had trained it alone, and the
+    checkpoint of the stack is deleted.
     """
     _check_examples(images, labels, recipe)
     device = torch.device(device)
+    files = [
+        Checkpoint(path, _settings(recipe, [seed], network, labels))
+        for path, network, seed in zip(finished, networks, seeds, strict=bool(finished))
+    ]
     stack = Stack([network.to(device).train() for network in networks])
     batches = BatchStack(
         [Batches(images, labels, recipe.batch_size, s, recipe.augment, device) for s in seeds]
@@ -138,6 +145,18 @@ def train_stacked(
     stack.unstack(networks)
     for network in networks:
         network.eval()
+    for file, network in zip(files, networks, strict=bool(files)):
+        file.save(recipe.epochs, learner=network.state_dict())
+    if files and checkpoint is not None:
+        Path(checkpoint).unlink(missing_ok=True)
+
+
+def _settings(
+    recipe: Recipe, seeds: list[int], network: nn.Module, labels: Tensor
+) -> dict[str, Any]:
+    """What a training's checkpoint must agree with, before the first step."""
+    start = fingerprint([*network.state_dict().values(), labels])
+    return {**asdict(recipe), "seeds": seeds, "start": start}
 
 
 def _fit(
@@ -153,8 +172,7 @@ def _fit(
     steps = Steps(network, batches, rates, penalty, recipe.bfloat16, len(seeds))
     file = None
     if checkpoint is not None:
-        start = fingerprint([*network.state_dict().values(), labels])
-        file = Checkpoint(Path(checkpoint), {**asdict(recipe), "seeds": seeds, "start": start})
+        file = Checkpoint(Path(checkpoint), _settings(recipe, seeds, network, labels))
     done = _resume(steps, file)
     step = Replayed(steps) if device.type == "cuda" else steps
     with progress_bar("training", total=recipe.epochs * batches.steps, unit="step") as bar:
@@ -164,8 +182,10 @@ def _fit(
             with seeded(device, seeds[0], epoch):
                 _one_epoch(steps, step, epoch, bar)
             if file is not None:
-                state, adam = network.state_dict(), steps.adam.state_dict()
-                file.save(epoch + 1, learner=state, adam=adam)
+                states = {"learner": network.state_dict()}
+                if epoch + 1 < recipe.epochs:  # two thirds of the file, and never needed again
+                    states["adam"] = steps.adam.state_dict()
+                file.save(epoch + 1, **states)
     steps.finish()
 
 
@@ -231,13 +251,16 @@ class Trainer:
         for seed in seeds:
             with seeded("cpu", seed):
                 members.append(fresh_copy(network))
-        if torch.device(self.device).type == "cuda" and not self.recipe.bfloat16:
+        names = [f"ensemble{count}-{k}" for k in range(count)]
+        files = [] if self.folder is None else [self.folder / f"{name}.pt" for name in names]
+        stacked = torch.device(self.device).type == "cuda" and not self.recipe.bfloat16
+        if stacked and not (files and all(file.exists() for file in files)):
             file = None if self.folder is None else self.folder / f"ensemble{count}.pt"
-            train_stacked(members, inputs, labels, self.recipe, seeds, self.device, file)
+            train_stacked(members, inputs, labels, self.recipe, seeds, self.device, file, files)
             return members
         return [
-            replace(self, seed=seed).train(member, inputs, labels, name=f"ensemble{count}-{k}")
-            for k, (seed, member) in enumerate(zip(seeds, members, strict=True))
+            replace(self, seed=seed).train(member, inputs, labels, name=name)
+            for seed, member, name in zip(seeds, members, names, strict=True)
         ]
 
 
@@ -266,7 +289,8 @@ def _resume(steps: Steps, file: Checkpoint | None) -> int:
         return 0
     done = int(saved["epochs_done"])
     steps.network.load_state_dict(saved["learner"])
-    steps.resume(done * steps.batches.steps, saved["adam"])
+    if "adam" in saved:
+        steps.resume(done * steps.batches.steps, saved["adam"])
     return done
 
 

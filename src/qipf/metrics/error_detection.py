@@ -4,15 +4,16 @@ Wrong predictions are the positives; a higher uncertainty means that an error is
 metrics are computed from a `Ranking`: the distinct uncertainties with the number of right and
 wrong predictions at each. The result does not depend on the order of tied rows.
 
-==================  ======  =========================  ==========  ==========
-metric              better  no errors, or only errors  all equal   by chance
-==================  ======  =========================  ==========  ==========
-``roc_auc``         higher  NaN                        0.5         0.5
-``pr_auc``          higher  0 or 1                     error rate  error rate
-``point_biserial``  higher  NaN                        0           0
-``aurc``            lower   0 or 1                     error rate  error rate
-``fpr95``           lower   NaN                        1           0.95
-==================  ======  =========================  ==========  ==========
+====================  ======  =========================  =======================  ==========
+metric                better  no errors, or only errors  all equal                by chance
+====================  ======  =========================  =======================  ==========
+``roc_auc``           higher  NaN                        0.5                      0.5
+``pr_auc``            higher  0 or 1                     error rate               error rate
+``pr_auc_trapezoid``  higher  0 or 1                     mean of error rate, 1    error rate
+``point_biserial``    higher  NaN                        0                        0
+``aurc``              lower   0 or 1                     error rate               error rate
+``fpr95``             lower   NaN                        1                        0.95
+====================  ======  =========================  =======================  ==========
 """
 
 import math
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pointbiserialr
-from sklearn.metrics import auc, average_precision_score, roc_curve
+from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_curve
 
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_outcomes, checked_share
@@ -89,6 +90,7 @@ def ranked(
 HIGHER_IS_BETTER: dict[str, bool] = {
     "roc_auc": True,
     "pr_auc": True,
+    "pr_auc_trapezoid": True,
     "point_biserial": True,
     "aurc": False,
     "fpr95": False,
@@ -146,6 +148,24 @@ def pr_auc(ranking: Ranking) -> float:
     if ranking.one_sided:
         return float(ranking.wrong.any())
     return float(average_precision_score(**_weighted_rows(ranking)))
+
+
+@_metric
+def pr_auc_trapezoid(ranking: Ranking) -> float:
+    r"""Area under the precision-recall curve by trapezoids, from recall 0 at precision 1.
+
+    .. math:: \sum_t (R_t - R_{t-1}) \tfrac12 (P_t + P_{t-1}), \quad R_0 = 0, P_0 = 1
+
+    It interpolates between thresholds, which `pr_auc` does not, and is therefore optimistic where
+    predictions tie. Without errors it is 0.
+
+    >>> round(pr_auc_trapezoid([0.1, 0.2, 0.3, 0.9], [False, True, False, True]), 4)
+    0.7917
+    """
+    if ranking.one_sided:
+        return float(ranking.wrong.any())
+    precision, recall, _ = precision_recall_curve(**_weighted_rows(ranking))
+    return float(auc(recall, precision))
 
 
 @_metric

@@ -2,8 +2,9 @@
 
 Methods differ in colour, dash and marker together, never in colour alone. Colours are those of
 Okabe and Ito, which colour-blind readers can distinguish, darkened where they would be faint on
-paper; `dark` is the colour for dark screens. The two scores of a sampling method share a colour:
+paper; `dark` is the colour for dark screens. The scores of a sampling method share a colour:
 the standard deviation has a solid line, the predictive entropy a dashed line and hollow markers.
+The standard deviation of the samples' own class is dotted.
 """
 
 import json
@@ -48,8 +49,9 @@ LOOKS: dict[str, Look] = {
     name: Look(**{**look, "dash": tuple(look.get("dash", ()))}) for name, look in _DATA.items()
 }
 LOOKS |= {
-    f"{name}_entropy": replace(LOOKS[name], dash=_DASHED, hollow=True)
+    f"{name}_{score}": replace(LOOKS[name], dash=dash, hollow=True)
     for name in ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
+    for score, dash in (("entropy", _DASHED), ("own_class", _DOTTED))
 }
 
 #: Right and wrong predictions.

@@ -27,6 +27,7 @@ PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
 TITLES = {
     "roc_auc": "ROC-AUC",
     "pr_auc": "PR-AUC",
+    "pr_auc_trapezoid": "PR-AUC by trapezoids",
     "point_biserial": "Point-biserial correlation",
     "aurc": "AURC",
     "fpr95": "FPR at 95 % TPR",

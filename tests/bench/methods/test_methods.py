@@ -9,11 +9,11 @@ import re
 import pytest
 import torch
 
-from qipf.bench.methods import METHODS, Batch, CleanData, Method, create
+from qipf.bench.methods import METHODS, Batch, CleanData, Method, base_name, create
 from qipf.errors import QIPFInputError
 from qipf.validation.not_fitted import QIPFNotFittedError
 
-#: Fewer passes and epochs than the defaults, to be quick; the same for both scores of a sampler.
+#: Fewer passes and epochs than the defaults, to be quick; the same for all scores of a sampler.
 QUICK = {
     "mc_dropout": {"passes": 30},
     "mc_dropout_ll": {"passes": 30},
@@ -27,7 +27,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 
 def quick(name: str) -> Method:
-    return create(name, **QUICK.get(name.removesuffix("_entropy"), {}))
+    return create(name, **QUICK.get(base_name(name), {}))
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,11 @@ def rows(batch: Batch, part: slice) -> Batch:
 def test_the_methods_of_the_benchmark_are_all_there():
     sampled = ["mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble"]
     one_pass = ["softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis"]
-    one_pass += ["qipf", "qipf_plus"]
-    assert set(METHODS) == {*one_pass, *sampled, *(f"{name}_entropy" for name in sampled)}
+    one_pass += ["qipf", "qipf_default", "qipf_potential", "qipf_density"]
+    one_pass += ["qipf_plus"]
+    scores = ("", "_entropy", "_own_class")
+    assert set(METHODS) == {*one_pass, *(name + score for name in sampled for score in scores)}
+    assert {base_name(name) for name in METHODS} == {*one_pass, *sampled}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ def test_both_scores_of_a_sampler_share_its_preparation_and_its_draws(clean, shi
     assert spread.samples(batch) is entropy.samples(batch)
     other = create("mc_dropout_entropy", passes=6).fit(clean)
     assert other.samples(batch) is not entropy.samples(batch)
-    assert other.samples(batch).predicted.shape == (6, 599)
+    assert other.samples(batch).std.shape == (599, 10)
 
 
 def test_a_batch_keeps_the_networks_outputs(clean, digits):

@@ -10,11 +10,18 @@ from typing import Any, cast
 
 from qipf.bench.methods.distances import KNN, Mahalanobis
 from qipf.bench.methods.dropout import MCDropout, MCDropoutLastLayer
-from qipf.bench.methods.fields import Field, Layers
+from qipf.bench.methods.fields import DefaultField, Field, FieldDensity, FieldPotential, Layers
 from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
 from qipf.bench.methods.protocol import Batch, CleanData, Method
-from qipf.bench.methods.sampling import Ensemble, PredictiveEntropy, Sampler, Spread
+from qipf.bench.methods.sampling import (
+    Ensemble,
+    OwnClassSpread,
+    PredictiveEntropy,
+    Sampled,
+    Sampler,
+    Spread,
+)
 from qipf.bench.methods.svi import SVI, SVILastLayer
 from qipf.errors import unknown_name
 
@@ -27,10 +34,13 @@ ONE_PASS: dict[str, Callable[..., Method]] = {
     "knn": KNN,
     "mahalanobis": Mahalanobis,
     "qipf": Field,
+    "qipf_default": DefaultField,
+    "qipf_potential": FieldPotential,
+    "qipf_density": FieldDensity,
     "qipf_plus": Layers,
 }
 
-#: Methods that draw several predictions; each is scored by spread and by predictive entropy.
+#: Methods that draw several predictions.
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "mc_dropout": MCDropout,
     "mc_dropout_ll": MCDropoutLastLayer,
@@ -39,8 +49,16 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "ensemble": Ensemble,
 }
 
+#: Scores of a sampling method, by what they add to its name.
+SAMPLED_SCORES: dict[str, type[Sampled]] = {
+    score.suffix: score for score in (Spread, PredictiveEntropy, OwnClassSpread)
+}
+
 #: All names that `create` knows.
-METHODS: tuple[str, ...] = (*ONE_PASS, *SAMPLERS, *(f"{name}_entropy" for name in SAMPLERS))
+METHODS: tuple[str, ...] = (
+    *ONE_PASS,
+    *(name + suffix for suffix in SAMPLED_SCORES for name in SAMPLERS),
+)
 
 
 def create(name: str, **options: Any) -> Method:
@@ -60,12 +78,14 @@ def create(name: str, **options: Any) -> Method:
     made: Any = makers[base](**options)
     if name in ONE_PASS:
         return cast(Method, made)
-    return Spread(base, made) if name == base else PredictiveEntropy(base, made)
+    return SAMPLED_SCORES[name.removeprefix(base)](base, made)
 
 
 def base_name(method: str) -> str:
     """The method whose options a method has: ``svi`` for ``svi_entropy``."""
-    return method if method in ONE_PASS else method.removesuffix(PredictiveEntropy.suffix)
+    if method in ONE_PASS:
+        return method
+    return method.removesuffix(PredictiveEntropy.suffix).removesuffix(OwnClassSpread.suffix)
 
 
 __all__ = [

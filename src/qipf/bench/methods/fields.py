@@ -15,7 +15,7 @@ from qipf.layered.model import MOST_EXAMPLES, LayeredQIPF
 
 @dataclass
 class Field(Method):
-    """`qipf.QIPF` over the training logits, with the paper's 6000 centres and four modes.
+    """`qipf.QIPF` over the training logits as in the paper: 6000 random centres, exact modes.
 
     The options are those of `QIPF`; the subsample of the centres follows the clean data's seed.
     """
@@ -26,11 +26,13 @@ class Field(Method):
     reduction: str = "random"
     softening: float = 0.0
     engine: str = "auto"
+    normalization: str = "peak"
     name = "qipf"
     field_: QIPF | None = field(default=None, init=False, repr=False)
 
     def fit(self, clean: CleanData) -> "Field":
         """Build the field, choosing its bandwidth on clean data."""
+        reading: Any = {} if self.normalization == "peak" else {"normalization": self.normalization}
         self.field_ = QIPF(
             orders=self.orders,
             bandwidth=self.bandwidth,
@@ -38,6 +40,7 @@ class Field(Method):
             reduction=self.reduction,
             softening=self.softening,
             engine=self.engine,
+            **reading,
             random_state=clean.seed,
         ).fit(clean.logits, clean.labels)
         return self
@@ -48,12 +51,70 @@ class Field(Method):
 
     def chosen(self) -> dict[str, Any]:
         """Bandwidth and number of centres."""
+        return _facts(self._learned(self.field_))
+
+
+@dataclass
+class NormalizedField(Field):
+    """The same with a kernel that integrates to one, so that the field is a density."""
+
+    normalization: str = "density"
+    name = "qipf_normalized"
+
+
+@dataclass
+class FieldPotential(Field):
+    """The potential of the field alone; it is the same under either normalization."""
+
+    orders: tuple[int, ...] = (1,)
+    name = "qipf_potential"
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """The potential at each prediction's logits."""
+        return to_double(self._learned(self.field_).potential(batch.logits))
+
+
+@dataclass
+class FieldDensity(Field):
+    """Minus the logarithm of the field; its bandwidth is that of `qipf_potential`."""
+
+    orders: tuple[int, ...] = (1,)
+    name = "qipf_density"
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Minus the log density at each prediction's logits."""
+        return -to_double(self._learned(self.field_).log_density(batch.logits))
+
+
+@dataclass
+class DefaultField(Method):
+    """`qipf.QIPF` as it comes, without any option."""
+
+    name = "qipf_default"
+    field_: QIPF | None = field(default=None, init=False, repr=False)
+
+    def fit(self, clean: CleanData) -> "DefaultField":
+        """Build the field; its seed is that of the clean data."""
+        self.field_ = QIPF(random_state=clean.seed).fit(clean.logits, clean.labels)
+        return self
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Its uncertainty at each prediction's logits."""
+        return to_double(self._learned(self.field_).uncertainty(batch.logits))
+
+    def chosen(self) -> dict[str, Any]:
+        """Bandwidth, number of centres, and the options that are the default."""
         field = self._learned(self.field_)
-        return {
-            "bandwidth": float(field.bandwidth_),
-            "bandwidth_factor": float(field.bandwidth_factor_),
-            "centers": len(field.centers_),
-        }
+        options = {name: str(value) for name, value in sorted(field.get_params().items())}
+        return {**_facts(field), "options": options}
+
+
+def _facts(field: QIPF) -> dict[str, Any]:
+    return {
+        "bandwidth": float(field.bandwidth_),
+        "bandwidth_factor": float(field.bandwidth_factor_),
+        "centers": len(field.centers_),
+    }
 
 
 @dataclass

@@ -39,7 +39,9 @@ class Flipout(nn.Module, ABC):
         super().__init__()
         weight = layer.weight.detach()
         self.register_buffer("prior_mean", weight.clone())
-        self.register_buffer("prior_std", weight.square().mean().sqrt())
+        # in float64 on the CPU: the same number on any device, so that a training continues there
+        std = weight.double().cpu().square().mean().sqrt()
+        self.register_buffer("prior_std", std.to(weight))
         if not float(self.prior_std) > 0:
             raise QIPFInputError(
                 "layer has no weight other than zero, so no prior can be learned from it. "

@@ -1,4 +1,4 @@
-"""Methods that draw several predictions for one input, and their two scores."""
+"""Methods that draw several predictions for one input, and their three scores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -14,26 +14,36 @@ from qipf.network.forward import evaluating
 
 
 class Samples(NamedTuple):
-    """What is kept of the drawn predictions, in float64."""
+    """Mean and standard deviation of the drawn class probabilities, in float64."""
 
-    mean: Tensor  # (n, classes)  mean probability over the draws
-    predicted: Tensor  # (draws, n)  probability of the class the deterministic network predicts
+    mean: Tensor  # (n, classes)
+    std: Tensor  # (n, classes)
 
     @classmethod
-    def of(cls, drawn_logits: Iterable[Tensor], predicted: Tensor) -> "Samples":
-        """Collect draws of (n, classes) logits one at a time, so that only one is held."""
-        mean, kept = torch.zeros((), dtype=torch.float64, device=predicted.device), []
-        for logits in drawn_logits:
-            probabilities = torch.softmax(to_double(logits), dim=1)
-            kept.append(probabilities.gather(1, predicted[:, None])[:, 0])
-            mean = mean + probabilities
-        return cls(mean / len(kept), torch.stack(kept))
+    def of(cls, drawn_logits: Iterable[Tensor]) -> "Samples":
+        r"""Collect draws of (n, classes) logits one at a time, so that only one is held.
+
+        Welford's update, which loses no digits where all draws nearly agree:
+
+        .. math:: \bar p_s = \bar p_{s-1} + \tfrac1s (p_s - \bar p_{s-1}), \quad
+                  M_s = M_{s-1} + (p_s - \bar p_{s-1})(p_s - \bar p_s), \quad
+                  \text{std} = \sqrt{M_S / S}
+        """
+        probabilities = (torch.softmax(to_double(logits), dim=1) for logits in drawn_logits)
+        mean = next(probabilities)
+        squares, draws = torch.zeros_like(mean), 1
+        for drawn in probabilities:
+            draws += 1
+            offset = drawn - mean
+            mean = mean + offset / draws
+            squares += offset * (drawn - mean)
+        return cls(mean, (squares / draws).sqrt())
 
     @classmethod
     def join(cls, parts: "list[Samples]") -> "Samples":
         """Samples of consecutive rows as one."""
-        means, predicted = zip(*parts, strict=True)
-        return cls(torch.cat(means), torch.cat(predicted, dim=1))
+        means, stds = zip(*parts, strict=True)
+        return cls(torch.cat(means), torch.cat(stds))
 
 
 #: Draws samples for the rows of a batch, the same ones each time.
@@ -41,7 +51,7 @@ Draw = Callable[[Batch], Samples]
 
 
 class Sampler(ABC):
-    """Options of a sampling method; hashable, so that its two scores share one preparation."""
+    """Options of a sampling method; hashable, so that its scores share one preparation."""
 
     passes: int
 
@@ -68,22 +78,19 @@ class Sampler(ABC):
         """
 
         def draw(batch: Batch) -> Samples:
-            device, parts = batch.predicted.device, []
+            device, parts = batch.logits.device, []
             inputs = batch.features if stem is None else batch.images
             with evaluating(network), torch.no_grad(), seeded(device, clean.seed):
-                for rows, predicted in zip(
-                    inputs.split(ROWS), batch.predicted.split(ROWS), strict=True
-                ):
+                for rows in inputs.split(ROWS):
                     hidden = rows if stem is None else stem(unit_range(rows.to(device)))
-                    drawn = (tail(hidden) for _ in range(self.passes))
-                    parts.append(Samples.of(drawn, predicted))
+                    parts.append(Samples.of(tail(hidden) for _ in range(self.passes)))
             return Samples.join(parts)
 
         return draw
 
 
-class _Sampled(Method):
-    """A score of the draws of one sampler, shared with the other score of the same sampler."""
+class Sampled(Method):
+    """A score of the draws of one sampler, shared with the other scores of the same sampler."""
 
     suffix = ""
 
@@ -96,8 +103,8 @@ class _Sampled(Method):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.sampler!r})"
 
-    def fit(self, clean: CleanData) -> "_Sampled":
-        """Prepare the sampler, or take what its other score prepared."""
+    def fit(self, clean: CleanData) -> "Sampled":
+        """Prepare the sampler, or take what another score of it prepared."""
         self._draw = clean.memo(self.sampler, lambda: self.sampler.prepare(clean))
         return self
 
@@ -107,7 +114,7 @@ class _Sampled(Method):
         return batch.memo(draw, lambda: draw(batch))
 
 
-class Spread(_Sampled):
+class Spread(Sampled):
     r"""Standard deviation over the draws of the predicted class's probability, as in the paper.
 
     .. math:: \sqrt{\tfrac1S \sum_s (p_s - \bar p)^2}, \quad p_s = p(\hat y \mid x, s)
@@ -117,10 +124,25 @@ class Spread(_Sampled):
 
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """Between 0 and 1/2."""
-        return self.samples(batch).predicted.std(dim=0, correction=0)
+        return self.samples(batch).std.gather(1, batch.predicted[:, None])[:, 0]
 
 
-class PredictiveEntropy(_Sampled):
+class OwnClassSpread(Sampled):
+    r"""The same for the class :math:`\arg\max_k \bar p_k` that the mean of the draws predicts.
+
+    This is what the authors' published code computes. It differs where the draws and the
+    deterministic network disagree on the class.
+    """
+
+    suffix = "_own_class"
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Between 0 and 1/2."""
+        samples = self.samples(batch)
+        return samples.std.gather(1, samples.mean.argmax(dim=1, keepdim=True))[:, 0]
+
+
+class PredictiveEntropy(Sampled):
     r"""Entropy of the mean class probabilities, :math:`-\sum_k \bar p_k \log \bar p_k`."""
 
     suffix = "_entropy"
@@ -150,7 +172,6 @@ class Ensemble(Sampler):
         members = trainer.train_ensemble(clean.network, self.networks, clean.images, clean.labels)
 
         def draw(batch: Batch) -> Samples:
-            drawn = (predict(member, batch.images).logits for member in members)
-            return Samples.of(drawn, batch.predicted)
+            return Samples.of(predict(member, batch.images).logits for member in members)
 
         return draw
