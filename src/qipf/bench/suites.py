@@ -100,7 +100,7 @@ class Suite:
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
-    (26, 34, 884)
+    (28, 34, 952)
     """
 
     name: str

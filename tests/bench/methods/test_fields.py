@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import types
+
 import pytest
 import torch
 
@@ -16,6 +19,58 @@ def test_it_is_the_estimator_over_the_training_logits(clean, shifted):
     assert method.field_.max_centers == 6000
     assert tuple(method.field_.orders) == (1, 2, 3, 4)
     assert method.field_.bandwidth == "cv"
+
+
+FAITHFUL = {
+    "orders": (1, 2, 3, 4),
+    "bandwidth": "cv",
+    "max_centers": 6000,
+    "reduction": "random",
+    "softening": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("qipf", {"normalization": "peak"}),
+        ("qipf_normalized", {"normalization": "density"}),
+        ("qipf_standardized", {"normalization": "standard"}),
+        ("qipf_potential", {"normalization": "peak", "orders": (1,)}),
+        ("qipf_density", {"normalization": "peak", "orders": (1,)}),
+        ("qipf_default", QIPF().get_params()),
+    ],
+)
+def test_fields_have_the_options_that_their_rows_stand_for(name, options, clean):
+    field = create(name).fit(clean).field_
+    expected = {**FAITHFUL, **options, "random_state": clean.seed}
+    assert {option: getattr(field, option) for option in expected} == expected
+
+
+@pytest.mark.parametrize("count", [5999, 6001])
+def test_the_faithful_field_keeps_a_random_sample_of_the_paper_s_size(count, clean):
+    """More than 6000 predictions: centres are 6000 of the rows themselves, all equally weighted."""
+    logits = torch.randn(count, 10, generator=torch.Generator().manual_seed(0))
+    data = types.SimpleNamespace(logits=logits, labels=logits.argmax(1), seed=0)
+    field = create("qipf", bandwidth="silverman").fit(data).field_
+    assert field.log_weights_ is None
+    assert len(field.centers_) == min(count, 6000)
+    rows = {tuple(row) for row in logits.numpy().tolist()}
+    assert {tuple(row) for row in field.centers_.astype("float32").tolist()} <= rows
+
+
+def test_potential_and_density_are_those_of_one_field(clean, shifted):
+    potential, density = create("qipf_potential").fit(clean), create("qipf_density").fit(clean)
+    field = QIPF(orders=(1,), random_state=clean.seed).fit(clean.logits, clean.labels)
+    assert potential.field_.bandwidth_ == density.field_.bandwidth_ == field.bandwidth_
+    torch.testing.assert_close(
+        potential.score(shifted), field.potential(shifted.logits).double(), rtol=1e-5, atol=1e-5
+    )
+    # the definition: log mean exp(-|x - c|² / 2σ²)
+    centers = torch.as_tensor(field.centers_, dtype=torch.float64)
+    squares = torch.cdist(shifted.logits.double(), centers).square()
+    log_mean = torch.logsumexp(-squares / (2 * field.bandwidth_**2), dim=1) - math.log(len(centers))
+    torch.testing.assert_close(density.score(shifted), -log_mean, rtol=1e-4, atol=1e-4)
 
 
 def test_options_and_seed_reach_the_estimator(clean):

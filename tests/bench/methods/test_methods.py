@@ -43,8 +43,8 @@ def rows(batch: Batch, part: slice) -> Batch:
 def test_the_methods_of_the_benchmark_are_all_there():
     sampled = ["mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble"]
     one_pass = ["softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis"]
-    one_pass += ["qipf", "qipf_default", "qipf_potential", "qipf_density"]
-    one_pass += ["qipf_plus"]
+    one_pass += ["qipf", "qipf_normalized", "qipf_standardized", "qipf_default"]
+    one_pass += ["qipf_potential", "qipf_density", "qipf_plus"]
     scores = ("", "_entropy", "_own_class")
     assert set(METHODS) == {*one_pass, *(name + score for name in sampled for score in scores)}
     assert {base_name(name) for name in METHODS} == {*one_pass, *sampled}

@@ -10,7 +10,15 @@ from typing import Any, cast
 
 from qipf.bench.methods.distances import KNN, Mahalanobis
 from qipf.bench.methods.dropout import MCDropout, MCDropoutLastLayer
-from qipf.bench.methods.fields import DefaultField, Field, FieldDensity, FieldPotential, Layers
+from qipf.bench.methods.fields import (
+    DefaultField,
+    Field,
+    FieldDensity,
+    FieldPotential,
+    Layers,
+    NormalizedField,
+    StandardizedField,
+)
 from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
 from qipf.bench.methods.protocol import Batch, CleanData, Method
@@ -34,6 +42,8 @@ ONE_PASS: dict[str, Callable[..., Method]] = {
     "knn": KNN,
     "mahalanobis": Mahalanobis,
     "qipf": Field,
+    "qipf_normalized": NormalizedField,
+    "qipf_standardized": StandardizedField,
     "qipf_default": DefaultField,
     "qipf_potential": FieldPotential,
     "qipf_density": FieldDensity,

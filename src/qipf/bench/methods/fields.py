@@ -17,6 +17,7 @@ from qipf.layered.model import MOST_EXAMPLES, LayeredQIPF
 class Field(Method):
     """`qipf.QIPF` over the training logits as in the paper: 6000 random centres, exact modes.
 
+    The paper does not say which constant its kernel has; here it is 1 at its peak.
     The options are those of `QIPF`; the subsample of the centres follows the clean data's seed.
     """
 
@@ -32,7 +33,6 @@ class Field(Method):
 
     def fit(self, clean: CleanData) -> "Field":
         """Build the field, choosing its bandwidth on clean data."""
-        reading: Any = {} if self.normalization == "peak" else {"normalization": self.normalization}
         self.field_ = QIPF(
             orders=self.orders,
             bandwidth=self.bandwidth,
@@ -40,7 +40,7 @@ class Field(Method):
             reduction=self.reduction,
             softening=self.softening,
             engine=self.engine,
-            **reading,
+            normalization=self.normalization,
             random_state=clean.seed,
         ).fit(clean.logits, clean.labels)
         return self
@@ -60,6 +60,14 @@ class NormalizedField(Field):
 
     normalization: str = "density"
     name = "qipf_normalized"
+
+
+@dataclass
+class StandardizedField(Field):
+    """The same with the standard normal density of the distance in bandwidths as its kernel."""
+
+    normalization: str = "standard"
+    name = "qipf_standardized"
 
 
 @dataclass
