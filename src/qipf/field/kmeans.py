@@ -107,11 +107,16 @@ def _draw(chances: np.ndarray, wanted: int, random: np.random.RandomState) -> np
 
 
 def _scores(rows: Tensor, centers: Tensor) -> Iterator[Tensor]:  # blocks of (n, k)
-    """x·c - |c|²/2 for blocks of rows: the largest belongs to the nearest centre."""
+    """x·c - |c|²/2 for blocks of rows: the largest belongs to the nearest centre.
+
+    Every block overwrites the one before: new memory for each would stay with the allocator.
+    """
     half = -torch.linalg.vecdot(centers, centers) / 2
     columns = centers.T.contiguous()
-    for part in blocks(rows.shape[0], max(1, SCORES_PER_BLOCK // centers.shape[0])):
-        yield torch.addmm(half, rows[part], columns)
+    size = min(rows.shape[0], max(1, SCORES_PER_BLOCK // centers.shape[0]))
+    held = rows.new_empty(size, centers.shape[0])
+    for part in blocks(rows.shape[0], size):
+        yield torch.addmm(half, rows[part], columns, out=held[: part.stop - part.start])
 
 
 def _cluster_means(
