@@ -4,6 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qipf.field import reservoir as reservoir_module
 from qipf.field.kernel import field_of
 from qipf.field.reservoir import Reservoir, TrainingRows
 from tests.conftest import make_logits
@@ -83,6 +84,18 @@ def test_training_rows_are_split_without_overlap(reduction):
         mean = float(part.weights @ part.centers[:, 0].double()) / 320
         assert mean == pytest.approx(others.mean(), rel=1e-6)
         assert seen.condensed(0, torch.device("cpu")).count == 400
+
+
+@pytest.mark.parametrize("reduction", ["random", "coreset"])
+def test_of_long_rows_fewer_are_held_out(monkeypatch, reduction):
+    monkeypatch.setattr(reservoir_module, "HELD_NUMBERS", 7 * 50 + 49)
+    seen = TrainingRows(30, reduction, np.random.RandomState(0))
+    seen.add(torch.arange(100.0 * 50).view(100, 50), None)
+    assert seen.held_out() == 7
+    part = seen.condensed(7, torch.device("cpu"))
+    assert part.centers.shape == (30, 50)
+    monkeypatch.setattr(reservoir_module, "HELD_NUMBERS", 49)  # less than a row
+    assert seen.held_out() == 1
 
 
 def test_weighted_rows_are_what_is_condensed():

@@ -13,8 +13,9 @@ from qipf.field.coreset import CoresetStream
 from qipf.field.engines.base import blocks
 from qipf.field.kernel import Coreset
 
-#: Rows kept out of the field, at most, to choose the bandwidth on.
-HELD_OUT = 10_000
+#: Rows kept out of the field, at most, to choose the bandwidth on; fewer where so many would have
+#: more than this many numbers, since every factor that is tried evaluates the field at all of them.
+HELD_OUT, HELD_NUMBERS = 10_000, 2**21
 
 #: Tensors of equal length, by name: the values of so many rows.
 Values = Mapping[Any, Tensor]
@@ -245,7 +246,8 @@ class TrainingRows:
         fifth = -(-self.count // 5)
         if self._others is None:
             fifth = max(len(self._reservoir) - self.max_centers, fifth)
-        return min(HELD_OUT, fifth)
+        assert self._first is not None  # rows were added
+        return min(HELD_OUT, fifth, max(1, HELD_NUMBERS // self._first.shape[1]))
 
     def condensed(
         self, without: int, device: torch.device, bandwidth: float | None = None
