@@ -70,7 +70,7 @@ def test_weighted_centres_say_nearly_what_all_examples_say(net, data, fresh):
 
 @pytest.mark.slow
 def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypatch):
-    monkeypatch.setattr("qipf.layered.model.MOST_EXAMPLES", 90)
+    monkeypatch.setattr("qipf.layered.base.MOST_EXAMPLES", 90)
     model = fitted(net, data, reduction="coreset")
     assert [float(field.counts.sum()) for field in model.fields_] == [90.0, 90.0]
     # more centres than that were asked for: so many examples are held

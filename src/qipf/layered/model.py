@@ -9,33 +9,29 @@ import torch
 from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.errors import QIPFInputError, unknown_name
+from qipf.errors import QIPFInputError
 from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
-from qipf.layered.class_field import ClassField
+from qipf.layered.base import MOST_EXAMPLES, LayeredModel
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import sample_examples, tuning_sets
-from qipf.layered.mixture import LEAST, fit_mixture, log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.mixture import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
-from qipf.layered.state import REDUCTIONS, layered_state, restore_layers
+from qipf.layered.state import layered_state, restore_layers
 from qipf.network.batches import few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
-from qipf.validation.arrays import require_finite
 from qipf.validation.not_fitted import QIPFNotFittedError
-from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
+from qipf.validation.parameters import require_positive_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Default of `max_centers`, and number of examples that a coreset is made from.
-MOST_EXAMPLES = 60_000
 
-
-class LayeredQIPF(NetworkModel):
+class LayeredQIPF(LayeredModel, NetworkModel):
     r"""Uncertainty of predictions from all layers of a network, in one forward pass.
 
     Every layer has a field for each class, over the layer's outputs for the training data. The
@@ -81,10 +77,6 @@ class LayeredQIPF(NetworkModel):
     torch.Size([5])
     """
 
-    layers_: tuple[LayerSite, ...]
-    fields_: tuple[ClassField, ...]
-    weights_: Tensor  # (1 + layers,)
-
     def __init__(
         self,
         net: nn.Module,
@@ -122,8 +114,7 @@ class LayeredQIPF(NetworkModel):
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites)
 
-        condensed = int(self.max_centers) if self.reduction == "coreset" else None
-        examples = int(self.max_centers) if condensed is None else max(condensed, MOST_EXAMPLES)
+        examples, condensed = self._samples()
         least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
         with evaluating(self.net), torch.no_grad():
             centers, held, classes = sample_examples(
@@ -142,15 +133,7 @@ class LayeredQIPF(NetworkModel):
 
     def _check_parameters(self) -> None:
         self._require_module()
-        for name in ("max_centers", "max_dimension", "max_tuning"):
-            require_positive_integer(getattr(self, name), name)
-        if not is_integer(self.random_state) or not 0 <= self.random_state < LARGEST_SEED:
-            raise QIPFInputError(
-                f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
-                f"{self.random_state!r}."
-            )
-        if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
-            raise unknown_name("reduction", self.reduction, REDUCTIONS)
+        self._check_sizes()
         if not isinstance(self.layers, str) or self.layers != "auto":
             named_sites(self.net, self.layers)
 
@@ -191,13 +174,16 @@ class LayeredQIPF(NetworkModel):
                 "LayeredQIPF takes one tensor of inputs. Networks with several inputs can be "
                 "scored by one layer: qipf.wrap(net, layer=...)."
             )
-        logits, _, posteriors, _ = self._evaluate(inputs[0])
-        probabilities = weighted_mean(posteriors, self.weights_.to(logits.device))
-        uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
-        return Scores(logits, uncertainty, probabilities)
+        logits, rows = self._read(inputs[0])
+        return Scores(logits, *self._mixture(logits, rows))
 
     def _evaluate(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
         """Logits, rows of the layers, posteriors and log densities."""
+        logits, rows = self._read(inputs)
+        return logits, rows, *self._posteriors(logits, rows)
+
+    def _read(self, inputs: Tensor) -> tuple[Tensor, Rows]:
+        """Logits and rows of the layers, after checks."""
         self._require_fitted()
         if not isinstance(inputs, Tensor) or inputs.ndim < 2:
             given = type(inputs).__name__
@@ -207,68 +193,22 @@ class LayeredQIPF(NetworkModel):
             )
         with evaluating(self.net), torch.no_grad():
             logits, rows = run_in_batches(self.net, inputs, self.layers_)
-            self._check_outputs(logits, rows)
-            if any(field.embeddings.device != logits.device for field in self.fields_):
-                self.fields_ = tuple(field.to(logits.device) for field in self.fields_)
-            with full_precision(logits.device):
-                values = [field(rows[site]) for site, field in self.layer_fields().items()]
-                posteriors = posteriors_of(logits, self.fields_, values)
-        none = logits.new_zeros(len(logits), 0)
-        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
-        return logits, rows, posteriors, densities.double()
-
-    def _check_outputs(self, logits: Tensor, rows: Rows) -> None:
-        """Raise for NaN and infinity, and for outputs of another network."""
-        require_finite(logits, "The network's output for these inputs")
-        for site, field in self.layer_fields().items():
-            require_finite(rows[site], f"{site} for these inputs")
-            width, classes = rows[site].shape[1], logits.shape[1]
-            if (width, classes) != (len(field.metric.mean), field.classes):
-                raise QIPFInputError(
-                    f"{site} gives {width} numbers and the network {classes} logits; its field was "
-                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
-                )
-
-    def layer_fields(self) -> dict[LayerSite, ClassField]:
-        """The fields by layer site."""
-        return dict(zip(self.layers_, self.fields_, strict=True))
+        self._check_outputs(logits, rows, "network's output")
+        return logits, rows
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None
     ) -> tuple[nn.Module, dict[str, Any]]:
-        if max_centers is not None:
-            raise QIPFInputError(
-                "max_centers= is for fields of logits. For a smaller file fit "
-                "LayeredQIPF(net, reduction='coreset', max_centers=...)."
-            )
-        threshold = self._threshold(rule)
-        metadata: dict[str, Any] = {
-            "centers": max((len(field.embeddings) for field in self.fields_), default=0),
-            "layers": tuple(map(str, self.layers_)),
-            "weights": tuple(self.weights_.tolist()),
-        }
-        if threshold is not None:
-            metadata["threshold"] = threshold
+        metadata = self._graph_metadata(rule, max_centers)
+        threshold = metadata.get("threshold")
         graph = LayersGraph(self.net, self.layer_fields(), self.weights_, threshold)
         return graph, metadata
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""
-        layers = [
-            f"{site}, weight {weight:.3f}, {len(field.embeddings):,} "
-            f"{'weighted ' if bool((field.counts != 1).any()) else ''}centres, bandwidth "
-            f"{field.bandwidth:.4g}, {len(field.metric.mean)} numbers projected to "
-            f"{field.embeddings.shape[1]}"
-            for (site, field), weight in zip(
-                self.layer_fields().items(), self.weights_.tolist()[1:], strict=True
-            )
-        ]
-        names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
         return {
+            **super().facts(),
             "kind": "fields of a network's layers",
-            "softmax": f"weight {float(self.weights_[0]):.3f}",
-            "layers": "\n".join(layers) or "none",
-            "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
             "network": f"weights {self.fitted_with or 'not recorded'}",
         }
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from qipf.bench.methods.network import ROWS, unit_range
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.field.estimator import QIPF
-from qipf.layered.model import MOST_EXAMPLES, LayeredQIPF
+from qipf.layered.base import MOST_EXAMPLES
+from qipf.layered.model import LayeredQIPF
 
 
 @dataclass

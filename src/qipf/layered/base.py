@@ -1,0 +1,135 @@
+"""What models with fields of layers share: their mixture at rows of the layers, and its summary."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.mixin import CalibrationMixin
+from qipf.errors import QIPFInputError, unknown_name
+from qipf.field.engines.base import full_precision
+from qipf.layered.class_field import ClassField
+from qipf.layered.mixture import POSTERIORS, log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.state import REDUCTIONS
+from qipf.network.features import LayerSite, Rows
+from qipf.validation.arrays import require_finite
+from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
+
+#: Default of `max_centers`, and number of examples that a coreset is made from.
+MOST_EXAMPLES = 60_000
+
+
+class LayeredModel(CalibrationMixin):
+    """Fields of layers and the weights of their mixture.
+
+    Attributes
+    ----------
+    layers_ : the layer sites that are read.
+    fields_ : the layers' fields.
+    weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
+    """
+
+    layers_: tuple[LayerSite, ...]
+    fields_: tuple[ClassField, ...]
+    weights_: Tensor  # (1 + layers,)
+
+    max_centers: int
+    reduction: str
+    max_dimension: int
+    max_tuning: int
+    random_state: int
+
+    def layer_fields(self) -> dict[LayerSite, ClassField]:
+        """The fields by layer site."""
+        return dict(zip(self.layers_, self.fields_, strict=True))
+
+    def _check_sizes(self) -> None:
+        """Raise `QIPFInputError` for parameters that no model can be fitted with."""
+        for name in ("max_centers", "max_dimension", "max_tuning"):
+            require_positive_integer(getattr(self, name), name)
+        if not is_integer(self.random_state) or not 0 <= self.random_state < LARGEST_SEED:
+            raise QIPFInputError(
+                f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
+                f"{self.random_state!r}."
+            )
+        if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
+            raise unknown_name("reduction", self.reduction, REDUCTIONS)
+
+    def _samples(self) -> tuple[int, int | None]:
+        """Number of examples to keep, and of centres to condense them to."""
+        centers = int(self.max_centers)
+        if self.reduction == "coreset":
+            return max(centers, MOST_EXAMPLES), centers
+        return centers, None
+
+    def _posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
+        if any(field.embeddings.device != logits.device for field in self.fields_):
+            self.fields_ = tuple(field.to(logits.device) for field in self.fields_)
+        with full_precision(logits.device):
+            values = [field(rows[site]) for site, field in self.layer_fields().items()]
+            posteriors = posteriors_of(logits, self.fields_, values)
+        none = logits.new_zeros(len(logits), 0)
+        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
+        return posteriors, densities.double()
+
+    def _mixture(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Uncertainty (n,) and the mixture's probabilities (n, classes).
+
+        In parts: with many classes the posteriors take much more memory than their mixture.
+        """
+        weights = self.weights_.to(logits.device)
+        probabilities = logits.new_empty(logits.shape, dtype=torch.float64)
+        size = max(1, POSTERIORS // (len(weights) * logits.shape[1]))
+        for start in range(0, len(logits), size):
+            part = slice(start, start + size)
+            found, _ = self._posteriors(logits[part], {site: r[part] for site, r in rows.items()})
+            probabilities[part] = weighted_mean(found, weights)
+        return log_odds_of_error(probabilities, logits.argmax(1)), probabilities
+
+    def _check_outputs(self, logits: Tensor, rows: Rows, given: str) -> None:
+        """Raise for NaN and infinity, and for rows or classes that the fields do not have."""
+        require_finite(logits, f"The {given} for these inputs")
+        for site, field in self.layer_fields().items():
+            require_finite(rows[site], f"{site} for these inputs")
+            width, classes = rows[site].shape[1], logits.shape[1]
+            if (width, classes) != (len(field.metric.mean), field.classes):
+                raise QIPFInputError(
+                    f"{site} gives {width} numbers and the network {classes} logits; its field was "
+                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
+                )
+
+    def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:
+        """What an exported file says about the model; its threshold, if there is a rule."""
+        if max_centers is not None:
+            raise QIPFInputError(
+                "max_centers= is for fields of logits. For a smaller file fit "
+                f"{type(self).__name__} with reduction='coreset' and max_centers=...."
+            )
+        threshold = self._threshold(rule)
+        metadata: dict[str, Any] = {
+            "centers": max((len(field.embeddings) for field in self.fields_), default=0),
+            "layers": tuple(map(str, self.layers_)),
+            "weights": tuple(self.weights_.tolist()),
+        }
+        return metadata if threshold is None else {**metadata, "threshold": threshold}
+
+    def facts(self) -> dict[str, str]:
+        """Lines of the summary, by name."""
+        layers = [
+            f"{site}, weight {weight:.3f}, {len(field.embeddings):,} "
+            f"{'weighted ' if bool((field.counts != 1).any()) else ''}centres, bandwidth "
+            f"{field.bandwidth:.4g}, {len(field.metric.mean)} numbers projected to "
+            f"{field.embeddings.shape[1]}"
+            for (site, field), weight in zip(
+                self.layer_fields().items(), self.weights_.tolist()[1:], strict=True
+            )
+        ]
+        names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
+        return {
+            "kind": "fields of layers",
+            "softmax": f"weight {float(self.weights_[0]):.3f}",
+            "layers": "\n".join(layers) or "none",
+            "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
+        }
