@@ -61,7 +61,10 @@ def test_the_result_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
         (("field.qipf", "-o", "field.pt"), "name a file that ends in .onnx"),
         (("none.qipf", "-o", "field.onnx"), "There is no file none.qipf"),
         (("field.qipf", "-o", "field.onnx", "--max-centers", "0"), "'--max-centers'"),
-        (("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"), "rule must be an AcceptRule"),
+        (
+            ("field.qipf", "-o", "field.onnx", "--rule", "field.qipf"),
+            "field.qipf has no accept rule",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, monkeypatch, capsys, tmp_path, field):

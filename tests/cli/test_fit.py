@@ -65,13 +65,68 @@ def test_fit_calibrates_as_python_does(monkeypatch, capsys, files):
         monkeypatch, capsys, "fit", "train.npz", "--calibrate", "held_out.npz", "-o", "mine.qipf"
     )
     assert (code, err) == (0, "")
-    assert out.endswith(", calibrated on 50 rows\n")
-    expected = qipf.QIPF().fit(train).calibrate(held_out, labels).calibration_
-    assert qipf.load("mine.qipf").calibration_.digest == expected.digest
+    expected = qipf.QIPF().fit(train).calibrate(held_out, labels)
+    assert out.endswith(
+        f", calibrated on 50 rows, error detection: {expected.detection_}; no accept rule "
+        "(--max-risk makes one)\n"
+    )
+    assert qipf.load("mine.qipf").calibration_.digest == expected.calibration_.digest
     code, out, _ = run(
         monkeypatch, capsys, "fit", "train.npz", "--calibrate", "held_out.npz", "--json"
     )
-    assert json.loads(out)["calibrated_on"] == 50
+    told = json.loads(out)
+    assert (told["calibrated_on"], told["calibration_labelled"], told["rule"]) == (50, True, None)
+
+
+def test_fit_makes_the_rule_that_python_makes(monkeypatch, capsys, files):
+    held_out = make_logits(200, seed=1).numpy()
+    np.savez("held_out.npz", logits=held_out, labels=held_out.argmax(1))
+    words = "fit train.npz --calibrate held_out.npz --max-risk 0.05 -o mine.qipf"
+    code, out, err = run(monkeypatch, capsys, *words.split())
+    assert (code, err) == (0, "")
+    field = qipf.QIPF().fit(TRAIN, LABELS).calibrate(held_out, held_out.argmax(1))
+    assert qipf.load("mine.qipf").rule_ == field.accept_rule(max_risk=0.05)
+    assert out.endswith(f"\n{field.rule_}\n")
+    code, out, err = run(monkeypatch, capsys, *["score", "mine.qipf", "test.npz", "-o", "s.npz"])
+    assert (code, err) == (0, "")
+    with np.load("s.npz") as found:
+        np.testing.assert_array_equal(found["accepted"], field.accepts(TEST))
+        np.testing.assert_array_equal(found["p_value"], field.p_values(TEST))
+
+
+def test_every_file_of_logits_may_have_its_file_of_labels(monkeypatch, capsys, files):
+    held_out = make_logits(50, seed=1).numpy()
+    for name, array in (
+        ("train", TRAIN), ("y_train", LABELS), ("held", held_out), ("y_held", np.arange(50) % 10),
+    ):  # fmt: skip
+        np.save(f"{name}.npy", array)
+    words = "fit train.npy --labels y_train.npy --calibrate held.npy --calibrate-labels y_held.npy"
+    code, _, err = run(monkeypatch, capsys, *words.split())
+    assert (code, err) == (0, "")
+    expected = qipf.QIPF().fit(TRAIN, LABELS).calibrate(held_out, np.arange(50) % 10)
+    found = qipf.load("model.qipf")
+    assert found.calibration_.digest == expected.calibration_.digest
+    assert found.bandwidth_ == expected.bandwidth_
+
+
+def test_without_labels_of_the_held_out_rows_it_says_what_is_missing(monkeypatch, capsys, files):
+    np.save("held.npy", make_logits(50, seed=1).numpy())
+    words = ["fit", "train.npz", "--calibrate", "held.npy"]
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert code == 0
+    assert out.endswith(", calibrated on 50 rows\n")
+    assert err == (
+        "qipf: warning: held.npy has no labels, so there will be no accept rule and no estimate of "
+        "accuracy; p-values, outliers and shift need none. Give the true classes of its rows as a "
+        "column label, an array labels, or with --calibrate-labels FILE.npy.\n"
+    )
+    (files / "model.qipf").unlink()
+    message = error_line(monkeypatch, capsys, *words, "--max-risk", 0.1)
+    assert "held.npy has no labels, so no accept rule can be made" in message
+    for option in (["--max-risk", "0.1"], ["--calibrate-labels", "y.npy"]):
+        message = error_line(monkeypatch, capsys, "fit", "train.npz", *option)
+        assert message == f"qipf: {option[0]} needs held-out logits: add --calibrate HELD_OUT.\n"
+    assert not (files / "model.qipf").exists()
 
 
 def test_calibration_data_are_checked_before_the_fit(monkeypatch, capsys, files):

@@ -24,8 +24,9 @@ def test_score_writes_the_uncertainty_of_every_row(monkeypatch, capsys, files):
         f"({outliers / 40:.1%}): more uncertain than 90% of the training rows"
     )
     rows = [line.split(",") for line in (files / "s.csv").read_text().splitlines()]
-    assert rows[0] == ["id", "uncertainty"]
-    assert [(int(i), float(u)) for i, u in rows[1:]] == list(enumerate(uncertainty.tolist()))
+    assert rows[0] == ["id", "predicted", "uncertainty", "outlier"]
+    assert [(int(i), float(u)) for i, _, u, _ in rows[1:]] == list(enumerate(uncertainty.tolist()))
+    assert [int(row[1]) for row in rows[1:]] == TEST.argmax(1).tolist()
 
 
 def test_the_result_as_json(monkeypatch, capsys, files):
@@ -48,7 +49,9 @@ def test_outliers_are_found_by_held_out_rows(monkeypatch, capsys, files):
     assert run(monkeypatch, capsys, *words.split(), 0.25)[0] == 0
     field = qipf.load("mine.qipf")
     by_rank = int((field.p_values(TEST) <= 0.25).sum())
-    assert by_rank != int((field.predict(TEST) == -1).sum())  # otherwise the test is void
+    assert by_rank == int((field.predict(TEST) == -1).sum())
+    by_training = int((field.uncertainty(TEST) > -field.offset_).sum())
+    assert by_rank != by_training  # otherwise the test is void
     code, out, err = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv")
     assert (code, err) == (0, "")
     assert out.endswith(
@@ -81,6 +84,25 @@ def test_too_few_held_out_rows_give_no_outliers(monkeypatch, capsys, files):
     assert ", 0 outliers (0.0%): 8 held-out rows are too few" in out
     _, out, _ = run(monkeypatch, capsys, "score", "mine.qipf", "test.npz", "-o", "s.csv", "--json")
     assert json.loads(out)["outlier_limit"]["above"] is None
+
+
+def test_results_can_be_chosen(monkeypatch, capsys, files):
+    words = "score field.qipf test.npz -o s.csv --results"
+    assert run(monkeypatch, capsys, *words.split(), "predicted")[0] == 0
+    assert (files / "s.csv").read_text().startswith("predicted,uncertainty\n")
+    assert "no accept rule" in error_line(monkeypatch, capsys, *words.split(), "accepted")
+
+
+def test_outputs_of_a_layer_have_no_predicted_class(monkeypatch, capsys, files):
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.Linear(10, 3))
+    qipf.save(qipf.wrap(net, "0").fit(torch.randn(60, 4).split(20)), "model.qipf")
+    code, _, err = run(monkeypatch, capsys, "score", "model.qipf", "test.npz", "-o", "s.csv")
+    assert code == 0
+    assert "outputs of the layer '0'" in err
+    assert (files / "s.csv").read_text().startswith("uncertainty,outlier\n")
 
 
 def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):

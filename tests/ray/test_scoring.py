@@ -17,8 +17,8 @@ from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError
 from qipf import ray as distributed
 from qipf.ray import connection, scoring
 from qipf.scoring import score_shards
+from qipf.scoring.results import result_names, steady_results
 from qipf.scoring.shards import score_shard
-from qipf.scoring.table import steady_results
 from tests.ray.shared import LABELS, LOGITS, RAY, ROWS, Missing, dataset, die_once, table
 from tests.scoring.shard_files import (
     TAKEN,
@@ -180,7 +180,7 @@ def test_a_dataset_has_equal_scores_though_a_worker_is_killed(field, tmp_path, m
     assert found.column_names == ["id", "text", "uncertainty", *(f"mode_{p}" for p in range(1, 5))]
     assert found["id"].to_pylist() == list(range(ROWS))
     assert found["text"].to_pylist() == text
-    for name, values in steady_results(field, LOGITS, modes=True).items():
+    for name, values in steady_results(field, LOGITS, result_names(field, True)).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name
 
 
@@ -204,7 +204,7 @@ def test_logits_but_no_other_columns_may_have_names_of_results():
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
     assert found.column_names == ["uncertainty", "mode_1", "mode_2"]
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
-    for name, values in steady_results(field, logits, modes=True).items():
+    for name, values in steady_results(field, logits, result_names(field, True)).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name
     taken = ray.data.from_arrow(given.append_column("mode_1", given["id"]))
     with pytest.raises(QIPFInputError, match="already has a column 'mode_1'"):

@@ -29,6 +29,25 @@ def test_foreign_shards_are_rejected_then_overwritten_on_request(folder, field):
     assert contents(folder / "out") == contents(folder / "fresh")
 
 
+def test_another_rule_or_share_of_outliers_is_another_option(folder):
+    held_out = make_logits(400, seed=8).numpy()
+    field = QIPF(bandwidth=3.0).fit(make_logits(200).numpy())
+    field.calibrate(held_out, held_out.argmax(1)).accept_rule(max_risk=0.05)
+    rescored(folder, field)
+    before = contents(folder / "out")
+    field.accept_rule(max_risk=0.1)
+    with pytest.raises(QIPFInputError, match=r"was made with another options\."):
+        rescored(folder, field)
+    assert rescored(folder, field, overwrite=True).kept == 0
+    field.contamination = 0.2
+    with pytest.raises(QIPFInputError, match=r"was made with another options\."):
+        rescored(folder, field)
+    field.contamination = 0.1
+    field.accept_rule(max_risk=0.05)
+    rescored(folder, field, overwrite=True)
+    assert contents(folder / "out") == before
+
+
 def test_a_changed_input_is_detected(folder, field):
     rescored(folder, field)
     pq.write_table(rich_table(31, seed=50), folder / "in" / "day=2" / "part-001.parquet")

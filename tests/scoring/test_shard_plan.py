@@ -10,7 +10,7 @@ import pytest
 
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFWarning
 from qipf.scoring import score_shards
-from qipf.scoring.table import steady_results
+from qipf.scoring.results import result_names, steady_results
 from tests.scoring.shard_files import (
     LOGITS,
     TAKEN,
@@ -133,9 +133,11 @@ def test_logits_but_no_other_columns_may_have_names_of_results(tmp_path):
     pq.write_table(given, source)
     rescored(tmp_path, field, columns=TAKEN, modes=True)
     found = pq.read_table(target)
-    assert found.column_names == ["id", "uncertainty", "mode_1", "mode_2"]
+    assert found.column_names == [
+        "id", "predicted", "uncertainty", "outlier", "mode_1", "mode_2",
+    ]  # fmt: skip
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
-    for name, values in steady_results(field, logits, modes=True).items():
+    for name, values in steady_results(field, logits, result_names(field, True)).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name
     # the first of the results' names is a logit; a later one is not
     target.unlink()
@@ -143,7 +145,9 @@ def test_logits_but_no_other_columns_may_have_names_of_results(tmp_path):
     with pytest.raises(QIPFInputError, match="already has a column 'mode_1'"):
         rescored(tmp_path, field, columns=TAKEN, modes=True)
     rescored(tmp_path, field, columns=TAKEN)
-    assert pq.read_table(target).column_names == ["id", "mode_1", "uncertainty"]
+    assert pq.read_table(target).column_names == [
+        "id", "mode_1", "predicted", "uncertainty", "outlier",
+    ]  # fmt: skip
 
 
 def test_a_damaged_shard_is_named_and_finished_ones_are_kept(folder, field):

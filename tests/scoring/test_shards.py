@@ -15,8 +15,9 @@ from qipf import QIPF, QIPFError
 from qipf.io.logits import table as limits
 from qipf.io.logits.parquet_files import BYTES_PER_BLOCK, read_batches
 from qipf.scoring import score_shards
+from qipf.scoring.results import result_names, steady_results
 from qipf.scoring.shards import score_shard
-from qipf.scoring.table import Scored, steady_results
+from qipf.scoring.table import Scored
 from tests.conftest import make_logits
 from tests.scoring.shard_files import LOGITS, contents, drafts, logits_in, rescored, rich_table
 
@@ -30,7 +31,11 @@ def test_every_shard_has_the_scores_of_its_rows_and_all_other_columns(folder, fi
         found = pq.read_table(folder / "out" / source.relative_to(folder / "in"), partitioning=None)
         others = [name for name in given.column_names if name not in LOGITS]
         modes = [f"mode_{p}" for p in (1, 2, 3, 4)]
-        assert found.column_names == [*others, "uncertainty", *modes]
+        assert found.column_names == [*others, "predicted", "uncertainty", "outlier", *modes]
+        assert found["predicted"].to_pylist() == logits_in(source).argmax(1).tolist()
+        np.testing.assert_array_equal(
+            found["outlier"], found["uncertainty"].to_numpy() > field.outlier_limit_
+        )
         for name in others:
             assert found.schema.field(name).equals(given.schema.field(name)), name
             assert found[name].to_pylist() == given[name].to_pylist(), name
@@ -90,7 +95,8 @@ def test_an_empty_shard_gives_an_empty_shard(tmp_path, field):
     assert result.total.rows == 20
     found = pq.read_table(tmp_path / "out" / "b.parquet")
     assert found.num_rows == 0
-    assert found.schema.names[-1] == "uncertainty"
+    assert found.schema.names[-3:] == ["predicted", "uncertainty", "outlier"]
+    assert [str(kind) for kind in found.schema.types[-3:]] == ["int64", "double", "bool"]
     assert score_shards(field, tmp_path / "in", tmp_path / "out").kept == 2
 
 
@@ -114,7 +120,7 @@ def test_threads_do_not_change_a_bit(field, rows, dtype):
     try:
         for threads in (1, 2, 4):
             torch.set_num_threads(threads)
-            found.append(steady_results(field, logits, modes=False)["uncertainty"])
+            found.append(steady_results(field, logits, result_names(field))["uncertainty"])
     finally:
         torch.set_num_threads(before)
     assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
@@ -127,9 +133,9 @@ def test_threads_do_not_change_a_bit(field, rows, dtype):
 def test_batches_do_not_change_a_bit(size, dimension):
     field = QIPF(bandwidth=20.0).fit(make_logits(150, dimension=dimension).numpy())
     logits = make_logits(2000, seed=7, dimension=dimension).numpy()
-    whole = steady_results(field, logits, modes=True)
+    whole = steady_results(field, logits, result_names(field, True))
     parts = [
-        steady_results(field, logits[at : at + size], modes=True)
+        steady_results(field, logits[at : at + size], result_names(field, True))
         for at in range(0, min(2000, 10 * size), size)
     ]
     for name, values in whole.items():

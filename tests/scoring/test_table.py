@@ -1,5 +1,7 @@
 """A file gets the scores of its rows, in order."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -27,9 +29,13 @@ def test_rows_stay_in_order_with_their_other_columns(tmp_path, field):
     (tmp_path / "t.csv").write_text("\n".join([header, *lines]))
     scored = score_table(field, tmp_path / "t.csv", tmp_path / "s.csv", modes=True)
     found = [line.split(",") for line in (tmp_path / "s.csv").read_text().splitlines()]
-    assert found[0] == ["id", "label", "uncertainty", "mode_1", "mode_2", "mode_3", "mode_4"]
+    assert found[0][:5] == ["id", "label", "predicted", "uncertainty", "outlier"]
+    assert found[0][5:] == ["mode_1", "mode_2", "mode_3", "mode_4"]
     assert [line[:2] for line in found[1:]] == [[f"r{k}", "x"] for k in range(23)]
-    numbers = np.array([line[2:] for line in found[1:]], float)
+    assert [int(line[2]) for line in found[1:]] == TEST.argmax(1).tolist()
+    outlier = ["True" if sign == -1 else "False" for sign in field.predict(TEST)]
+    assert [line[4] for line in found[1:]] == outlier
+    numbers = np.array([[line[3], *line[5:]] for line in found[1:]], float)
     np.testing.assert_allclose(numbers[:, 0], field.uncertainty(TEST), rtol=1e-12)
     np.testing.assert_allclose(numbers[:, 1:], field.modes(TEST), rtol=1e-12)
     np.testing.assert_allclose(numbers[:, 0], numbers[:, 1:].mean(1), rtol=1e-12)
@@ -53,6 +59,60 @@ def test_array_in_array_out(tmp_path, field):
         np.column_stack([field.uncertainty(TEST), field.modes(TEST)]),
         rtol=1e-12,
     )
+
+
+def test_all_that_the_field_knows_is_written(tmp_path, field):
+    held_out = make_logits(400, seed=8).double().numpy()
+    known = copy.copy(field).calibrate(held_out, held_out.argmax(1))
+    known.accept_rule(max_risk=0.05)
+    np.savez(tmp_path / "t.npz", logits=TEST)
+    score_table(known, tmp_path / "t.npz", tmp_path / "s.npz")
+    with np.load(tmp_path / "s.npz") as found:
+        assert list(found) == ["predicted", "uncertainty", "p_value", "outlier", "accepted"]
+        prediction = known(TEST)
+        np.testing.assert_array_equal(found["predicted"], prediction.predicted)
+        np.testing.assert_array_equal(found["p_value"], prediction.p_value)
+        np.testing.assert_array_equal(found["accepted"], prediction.accepted)
+        np.testing.assert_array_equal(found["outlier"], known.predict(TEST) == -1)
+        assert [found[name].dtype.kind for name in found] == list("iffbb")
+    wanted = ["accepted", "predicted"]  # in any order
+    score_table(known, tmp_path / "t.npz", tmp_path / "s.npz", results=wanted)
+    with np.load(tmp_path / "s.npz") as found:
+        assert list(found) == ["predicted", "uncertainty", "accepted"]
+    score_table(known, tmp_path / "t.npz", tmp_path / "s.npy", results=["p_value"])
+    np.testing.assert_array_equal(np.load(tmp_path / "s.npy")[:, 1], known.p_values(TEST))
+
+
+@pytest.mark.parametrize(
+    ("name", "phrase"),
+    [
+        ("p_value", "There is no p_value: the model is not calibrated. Make one with qipf cal"),
+        ("accepted", "There is no accepted: the model has no accept rule. .* --max-risk 0.01"),
+        ("acepted", "Did you mean 'accepted'"),
+    ],
+)
+def test_results_that_the_field_cannot_give_raise(tmp_path, field, name, phrase):
+    np.save(tmp_path / "t.npy", TEST)
+    with pytest.raises(QIPFInputError, match=phrase):
+        score_table(field, tmp_path / "t.npy", tmp_path / "s.csv", results=[name])
+    assert not (tmp_path / "s.csv").exists()
+
+
+def test_a_column_of_the_file_may_have_a_results_name_if_that_is_not_written(tmp_path, field):
+    np.savez(tmp_path / "t.npz", logits=TEST, predicted=np.arange(23))
+    with pytest.raises(QIPFInputError, match="has a column 'predicted'. .* with --results"):
+        score_table(field, tmp_path / "t.npz", tmp_path / "s.npz")
+    score_table(field, tmp_path / "t.npz", tmp_path / "s.npz", results=["outlier"])
+    with np.load(tmp_path / "s.npz") as found:
+        assert found["predicted"].tolist() == list(range(23))
+
+
+def test_one_logit_stands_for_two_classes(tmp_path):
+    rows = np.linspace(-2, 2, 40)[:, None]
+    np.save(tmp_path / "t.npy", rows)
+    score_table(QIPF(bandwidth=1.0).fit(rows), tmp_path / "t.npy", tmp_path / "s.npz")
+    with np.load(tmp_path / "s.npz") as found:
+        assert found["predicted"].tolist() == [0] * 20 + [1] * 20
 
 
 def test_errors_leave_no_output(tmp_path, field):

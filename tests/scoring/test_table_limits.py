@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qipf import QIPF
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.quantization import rounded
-from qipf.scoring.table import outlier_limit, with_limit
+from qipf.scoring.table import outlier_limit
 from tests.conftest import make_logits
 
 
@@ -62,10 +62,29 @@ def test_training_rows_score_lower_than_new_rows(field):
     assert (field.uncertainty(new) > limit.above).mean() > 0.15
     held_out = make_logits(500, seed=8).double().numpy()
     known = QIPF(bandwidth=3.0).fit(train).calibrate(held_out)
-    judge = with_limit(known, outlier_limit(known))
-    assert (judge.predict(new) == -1).mean() == pytest.approx(0.1, abs=0.04)
-    # the field itself stays as scikit-learn has it
-    np.testing.assert_array_equal(known.predict(train), field.predict(train))
+    assert outlier_limit(known).above == known.outlier_limit_
+    assert (known.predict(new) == -1).mean() == pytest.approx(0.1, abs=0.04)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.25])
+def test_predict_and_p_values_agree_once_there_are_held_out_rows(share):
+    field = QIPF(bandwidth=3.0, contamination=share).fit(make_logits(200).double().numpy())
+    new = make_logits(500, seed=9).double().numpy()
+    before = field.predict(new)
+    np.testing.assert_array_equal(before == 1, field.uncertainty(new) <= -field.offset_)
+    field.calibrate(make_logits(150, seed=8).double().numpy())
+    np.testing.assert_array_equal(field.predict(new) == -1, field.p_values(new) <= share)
+    np.testing.assert_array_equal(field.predict(new) == -1, field.decision_function(new) < 0)
+    assert (before != field.predict(new)).any()  # otherwise the test is void
+    assert f"{field.outlier_limit_:.6g}, by the held-out rows" in field.summary()
+
+
+def test_too_few_held_out_rows_leave_finite_decisions():
+    field = QIPF(bandwidth=3.0).fit(make_logits(200).double().numpy())
+    new = make_logits(50, seed=9).double().numpy()
+    field.calibrate(make_logits(5, seed=8).double().numpy())
+    assert (field.predict(1000 * new) == 1).all()
+    assert np.isfinite(field.decision_function(1000 * new)).all()
 
 
 @pytest.mark.parametrize(

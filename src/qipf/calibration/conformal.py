@@ -1,6 +1,7 @@
 """Conformal p-values: how unusual a prediction is among held-out predictions."""
 
 import hashlib
+import math
 from functools import cached_property
 from typing import Any, overload
 
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from qipf.calibration.quantization import rounded
+from qipf.calibration.quantization import highest, rounded
 from qipf.errors import QIPFInputError
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -99,6 +100,19 @@ class Calibration:
                 raise QIPFInputError("uniforms must lie strictly between 0 and 1.")
             ranks = above + u * (1.0 + at_least - above)
         return as_given(torch.from_numpy(ranks / (len(self) + 1.0)), scores)
+
+    def outlier_limit(self, share: float) -> float:
+        r"""The score above which the p-value is at most `share`; infinite for too few scores.
+
+        A prediction like the held-out ones lies above it with probability `share` at most.
+
+        >>> limit = Calibration(range(1, 10)).outlier_limit(0.2)
+        >>> bool(8 <= limit < 8.001)
+        True
+        """
+        # an outlier has fewer held-out scores than this at least as high as its own
+        fewer = math.floor(share * (len(self) + 1))
+        return highest(float(self.rounded_scores[len(self) - fewer])) if fewer else math.inf
 
     def _counts(self, values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """How many held-out scores are at least as high as each value, and how many are higher."""

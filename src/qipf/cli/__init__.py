@@ -11,6 +11,7 @@ from typer import Option
 
 from qipf import QIPFError, QIPFWarning, __version__
 from qipf.cli import bench, figure
+from qipf.cli.calibrate import calibrate
 from qipf.cli.export import export, show
 from qipf.cli.fit import fit
 from qipf.cli.monitor import monitor
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("fit")(fit)
+app.command("calibrate")(calibrate)
 app.command("score")(score)
 app.command("monitor")(monitor)
 app.command("report")(report)

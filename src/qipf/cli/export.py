@@ -15,8 +15,8 @@ def export(
     rule: Annotated[
         Path | None,
         Option(
-            help="File of an accept rule, for the output accepted. Default: the model's own rule, "
-            "if it has one."
+            help="File of an accept rule, or of a model with one, for the output accepted. "
+            "Default: the model's own rule, if it has one (qipf calibrate --max-risk)."
         ),
     ] = None,
     max_centers: Annotated[
@@ -37,11 +37,11 @@ def export(
     Example: `qipf export model.qipf --max-centers 500 -o small.onnx`
     """
     from qipf.io.atomic import checked_output
-    from qipf.storage.save_load import load, load_field
+    from qipf.storage.save_load import load_field, load_rule
 
     checked_output(output, [".onnx"], inputs=[model] if rule is None else [model, rule])
     written = load_field(model, "model.export_onnx('model.onnx', inputs)").export_onnx(
-        output, rule=None if rule is None else load(rule), max_centers=max_centers, check=check
+        output, rule=None if rule is None else load_rule(rule), max_centers=max_centers, check=check
     )
     result = {"output": written.path} | {
         name: getattr(written, name)

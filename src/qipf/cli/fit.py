@@ -1,11 +1,12 @@
 """qipf fit: fit a model to a file of training logits."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from qipf.cli.options import Columns, Json, Labels, print_result
+from qipf.cli.calibrate import calibrate_field, require_labels
+from qipf.cli.options import CalibrateLabels, Columns, Json, Labels, MaxRisk, print_result
 from qipf.errors import QIPFInputError
 from qipf.validation.parameters import LARGEST_SEED
 
@@ -21,10 +22,12 @@ def fit(
     calibrate: Annotated[
         Path | None,
         Option(
-            help="Held-out logits, with labels if known, in the same layout as the training file; "
-            "qipf monitor compares streams with them, qipf score finds outliers by them."
+            help="Held-out logits, with labels if known; qipf score finds outliers by them, qipf "
+            "monitor compares streams with them. Later: qipf calibrate."
         ),
     ] = None,
+    calibrate_labels: CalibrateLabels = None,
+    max_risk: MaxRisk = None,
     bandwidth: Annotated[
         str, Option(help="Width of the kernel: cv, silverman, or a positive number.")
     ] = "cv",
@@ -73,13 +76,16 @@ def fit(
 
     Example: `qipf fit logits.npy --labels labels.npy --bandwidth silverman`
 
-    Example: `qipf fit train.npz --calibrate held_out.npz -o model.qipf`
+    Example: `qipf fit train.npz --calibrate held_out.npz --max-risk 0.01 -o model.qipf`
+
+    Example: `qipf fit train.npy --labels train_labels.npy --calibrate held_out.npy
+    --calibrate-labels held_out_labels.npy`
     """
     from qipf.field.estimator import QIPF
     from qipf.io.atomic import checked_output
-    from qipf.io.logits import open_table, read_table
+    from qipf.io.logits import open_table
     from qipf.io.logits.columns import AUTO
-    from qipf.progress import progress_bar
+    from qipf.scoring.fitting import fit_table, labels_for, read_held_out
     from qipf.storage.save_load import save
 
     checked_output(output, inputs=[train, *([] if calibrate is None else [calibrate])])
@@ -95,31 +101,20 @@ def fit(
         device=device,
         random_state=seed,
     )
-    truth = AUTO if labels is None else labels
-    table = open_table(train, columns, truth)
+    table = open_table(train, columns, AUTO if labels is None else labels)
     held_out = None
     if calibrate is not None:
-        if calibrate.exists() and calibrate.samefile(train):
-            raise QIPFInputError(
-                f"{calibrate} is the training data itself, which is less uncertain than new data. "
-                "Calibrate with held-out predictions."
-            )
-        # a separate label file belongs to the training rows
-        held_out = read_table(calibrate, columns, AUTO if truth.endswith(".npy") else truth)
-        width = held_out.logits.shape[1]
-        if width != table.dimension:
-            raise QIPFInputError(
-                f"{calibrate} has {width} logits per row, but {train} has {table.dimension}. "
-                "Calibrate with predictions of the same network."
-            )
-    with progress_bar("reading", table.rows, unit="row") as bar:
-        for block in table.blocks():
-            field.partial_fit(block.logits, block.labels)
-            bar.update(len(block.logits))
-    field.build()
+        truth = labels_for(calibrate_labels, labels)
+        held_out = read_held_out(calibrate, table, columns, truth)
+        require_labels(held_out, calibrate, "--calibrate-labels", max_risk)
+    elif calibrate_labels is not None or max_risk is not None:
+        option = "--max-risk" if calibrate_labels is None else "--calibrate-labels"
+        raise QIPFInputError(f"{option} needs held-out logits: add --calibrate HELD_OUT.")
+    fit_table(field, table)
+    calibration: dict[str, Any] = {}
+    told = ""
     if held_out is not None:
-        # the precision of the field, and of the lines that qipf monitor reads
-        field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
+        calibration, told = calibrate_field(field, held_out, max_risk)
     save(field, output)
     result = {
         "output": output,
@@ -129,16 +124,14 @@ def fit(
         "dimension": field.n_features_in_,
         "bandwidth": field.bandwidth_,
         "bandwidth_criterion": field.bandwidth_criterion_,
+        **calibration,
     }
     text = (
         f"wrote {output}: {result['centers']:,} centres for {result['rows']:,} rows of "
         f"{result['dimension']} logits, bandwidth {result['bandwidth']:.4g} "
         f"({result['bandwidth_criterion']})"
     )
-    if held_out is not None:
-        result["calibrated_on"] = len(held_out.logits)
-        text += f", calibrated on {len(held_out.logits):,} rows"
-    print_result(as_json, result, text)
+    print_result(as_json, result, f"{text}, {told}" if told else text)
 
 
 def _orders(text: str) -> list[int]:

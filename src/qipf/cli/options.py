@@ -21,8 +21,22 @@ Columns = Annotated[
 Labels = Annotated[
     str | None,
     Option(
-        help="True classes 0, 1, …: a column, an array, or a separate .npy file. Default: label or "
-        "labels, if present."
+        help="True classes 0, 1, …: a column, an array, or an .npy file. Default: label or labels, "
+        "if present."
+    ),
+]
+CalibrateLabels = Annotated[
+    str | None,
+    Option(
+        help="True classes of the rows of --calibrate: a column, an array, or an .npy file. "
+        "Default: as --labels, unless that is an .npy file."
+    ),
+]
+MaxRisk = Annotated[
+    float | None,
+    Option(
+        help="Make an accept rule: at most this share of the accepted predictions is wrong, such "
+        "as 0.01. Needs labels of the held-out rows."
     ),
 ]
 Data = Annotated[
@@ -33,6 +47,11 @@ Runs = Argument(
     "run."
 )
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+
+
+def results_of(text: str | None) -> list[str] | None:
+    """Names separated by commas."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from qipf.cli.options import Columns, Json, Model, print_result
+from qipf.cli.options import Columns, Json, Model, print_result, results_of
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,16 @@ def score(
         ),
     ],
     columns: Columns = None,
-    modes: Annotated[bool, Option("--modes", help="Also write every mode.")] = False,
+    results: Annotated[
+        str | None,
+        Option(
+            help="Which results to write besides uncertainty, separated by commas: predicted, "
+            "p_value, outlier, accepted. Default: all that the model knows."
+        ),
+    ] = None,
+    modes: Annotated[
+        bool, Option("--modes", help="Also write every mode: mode_1, mode_2, …")
+    ] = False,
     engine: Annotated[
         str, Option(help="local, or ray: score a folder on a Ray cluster.")
     ] = "local",
@@ -54,14 +63,23 @@ def score(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Write the uncertainty of every prediction in a file; higher is less trustworthy.
+    """Write predicted class, uncertainty and decision for every prediction in a file.
+
+    Columns that are written, as far as the model knows them:
+
+    - predicted: class of the largest logit.
+    - uncertainty: higher is less trustworthy.
+    - p_value: share of held-out predictions at least as uncertain; needs a calibration (fit
+      --calibrate, or qipf calibrate).
+    - outlier: whether the row is more uncertain than 90% (fit --contamination) of the held-out
+      rows. Without a calibration the training rows are used instead; they score lower than new
+      data, so more new rows are outliers.
+    - accepted: decision of the accept rule (fit --calibrate … --max-risk, or qipf calibrate
+      --max-risk).
 
     Rows keep their order, and columns that are not logits are copied. The file is read and written
-    in blocks, so a .csv or .parquet file may be larger than memory.
-
-    A row is an outlier if it is more uncertain than 90% (fit --contamination) of the held-out rows
-    that the model was calibrated with (fit --calibrate). Without a calibration the training rows
-    are used instead; they score lower than new data, so more new rows are outliers.
+    in blocks, so a .csv or .parquet file may be larger than memory. An .npy file holds the
+    uncertainty alone, unless --results or --modes ask for more.
 
     For a folder, every .parquet shard is scored and written to the output folder under the same
     name. Stopped and run again, the command keeps finished shards and scores the others.
@@ -70,6 +88,8 @@ def score(
 
     Example: `qipf score model.qipf test.parquet --columns 'out_*' --modes -o scored.parquet`
 
+    Example: `qipf score model.qipf test.npy --results predicted,accepted -o scored.csv`
+
     Example: `qipf score model.qipf predictions/ -o scored/`
 
     Example: `qipf score model.qipf predictions/ -o scored/ --engine ray --address auto`
@@ -77,8 +97,9 @@ def score(
     from qipf.io.atomic import checked_output
     from qipf.ray import on_ray
     from qipf.scoring import score_shards, score_table
-    from qipf.scoring.table import outlier_limit, with_limit
-    from qipf.storage.save_load import load_field
+    from qipf.scoring.results import result_names
+    from qipf.scoring.table import outlier_limit
+    from qipf.storage.save_load import load_field_and_layer
 
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ["local", "ray"])
@@ -91,15 +112,18 @@ def score(
     run = on_ray(workers, address) if engine == "ray" else None
     if not folder:
         checked_output(output, inputs=[model, test])
-    field = load_field(model)
-    limit = outlier_limit(field)
-    field = with_limit(field, limit)
+    field, layer = load_field_and_layer(model)
+    limit, wanted = outlier_limit(field), results_of(results)
+    if layer is not None and wanted is None:  # the outputs of a layer are not logits
+        wanted = [name for name in result_names(field) if name != "predicted"]
     if not folder:
-        scored = score_table(field, test, output, columns, modes)
+        scored = score_table(field, test, output, columns, modes, wanted)
         _print(as_json, output, scored, limit)
         return
     try:
-        shards = score_shards(field, test, output, columns, modes, overwrite=overwrite, run=run)
+        shards = score_shards(
+            field, test, output, columns, modes, wanted, overwrite=overwrite, run=run
+        )
     except KeyboardInterrupt:
         text = f"\nStopped; finished shards are in {output}. Run the same command to continue."
         typer.echo(text, err=True)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,7 +76,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         ``"standard"``: the standard normal density of the distance in bandwidths;
         ``"density"``: a normalised Gaussian in the units of the logits, so that the field is a
         probability density; ``"peak"``: 1 at its peak. See `qipf.field.potential`.
-    contamination : share of training predictions that `predict` calls outliers.
+    contamination : share of predictions that `predict` calls outliers: of the held-out ones once
+        the field is calibrated, before of the training predictions.
     engine : ``"auto"``, or a name from `qipf.field.engines.ENGINES`.
     device : ``"auto"`` computes tensors on their own device and arrays on CUDA if available; or
         any torch device.
@@ -94,7 +96,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         silverman or given.
     energies_ : (len(orders),) ground energies of the modes, E_p.
     ground_energy_ : ground energy of the potential, E.
-    offset_ : `decision_function` is `score_samples` minus this.
+    offset_ : quantile of `score_samples` at `contamination` among the training predictions.
     calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
 
     After `partial_fit` the fitted attributes are set by the first method that needs them.
@@ -317,13 +319,26 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     @array_method
     def decision_function(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
-        """`score_samples` minus its quantile at `contamination` in training; outliers are < 0."""
-        return -self._uncertainty(X) - self.offset_
+        """`outlier_limit_` minus the uncertainty; outliers are below 0."""
+        return min(self.outlier_limit_, sys.float_info.max) - self._uncertainty(X)
 
     @array_method
     def predict(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
-        """1 for predictions like those on the training data, -1 for outliers."""
-        return torch.where(-self._uncertainty(X) - self.offset_ >= 0, 1, -1)
+        """1 for usual predictions, -1 for outliers, which are above `outlier_limit_`."""
+        return torch.where(self._uncertainty(X) <= self.outlier_limit_, 1, -1)
+
+    @property
+    def outlier_limit_(self) -> float:
+        """Uncertainty above which a prediction is an outlier; `contamination` is their share.
+
+        After `calibrate` it is that of a p-value of `contamination` (`Calibration.outlier_limit`),
+        which holds for new predictions like the held-out ones; infinite if these are too few.
+        Before, it is minus `offset_`: a quantile of the training predictions, which score low
+        because the field was fitted on them, so that a larger share of new ones lies above it.
+        """
+        if self.calibration_ is None:
+            return -self.offset_
+        return self.calibration_.outlier_limit(float(self.contamination))
 
     def __call__(self, X: Any) -> Prediction:
         """Predicted class, uncertainty and decisions for logits; see `Prediction`."""
@@ -460,7 +475,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             "bandwidth": f"{self.bandwidth_:.6g}, {self.bandwidth_factor_:.4g} × Silverman's "
             f"({self.bandwidth_criterion_})",
             "energies": ", ".join(f"{energy:.6g}" for energy in self.energies_),
-            "outlier above": f"{-self.offset_:.6g}, by the training rows",
+            "outlier above": f"{self.outlier_limit_:.6g}, by the "
+            f"{'training' if self.calibration_ is None else 'held-out'} rows",
             "parameters": parameters,
         }
         names = getattr(self, "feature_names_in_", None)

@@ -2,7 +2,7 @@
 
 The field is sent once to every worker, which computes with the fastest engine it has; on a CPU,
 with one thread. Blocks are padded to whole tiles as in a local run (see
-`qipf.scoring.table.steady_results`), so that neither threads nor workers change a number.
+`qipf.scoring.results.steady_results`), so that neither threads nor workers change a number.
 """
 
 import copy
@@ -25,9 +25,10 @@ from qipf.ray.connection import (
     ray,
     run_tasks,
 )
+from qipf.scoring.results import require_new_names, result_names, steady_results
 from qipf.scoring.shard_plan import Shard
 from qipf.scoring.shards import Draft, Progress, Run, score_shard
-from qipf.scoring.table import checked_field, require_new_names, require_width, steady_results
+from qipf.scoring.table import checked_field, require_width
 
 #: Advice for a shard that no worker survives.
 FEWER = "Finished shards are kept: run again, with fewer workers."
@@ -99,10 +100,11 @@ def score(
     field: QIPF,
     columns: str | None = None,
     modes: bool = False,
+    results: Sequence[str] | None = None,
     *,
     workers: int | None = None,
 ) -> Any:
-    """A Ray Data dataset with the uncertainty of every row, and without the logits.
+    """A Ray Data dataset with the results of every row, and without the logits.
 
     Lazy, as Ray Data is: the work is done when the result is read. Rows stay in order; all other
     columns are kept. Workers that are lost are replaced, and their blocks scored again.
@@ -114,6 +116,8 @@ def score(
     columns : names or patterns of the logits' columns, separated by commas; ``logit*`` if not
         given. One column may also hold all logits of a row, as a list or tensor.
     modes : add the modes too, as `mode_1`, `mode_2`, … by their orders.
+    results : which of `qipf.scoring.results.RESULTS` to add besides `uncertainty`; by default all
+        that the field knows.
     workers : most workers; one for every GPU, or else CPU, if not given.
     """
     checked_field(field)
@@ -121,13 +125,14 @@ def score(
     chosen = logit_columns(NAME, dataset.columns() or [], columns)
     if len(chosen) > 1:  # the length of lists is known when they are read
         require_width(NAME, len(chosen), field)
-    require_new_names(NAME, dataset.columns(), chosen, field, modes)
+    names = result_names(field, modes, results)
+    require_new_names(NAME, dataset.columns(), chosen, names)
     connect(None, workers)  # not closed: the work is done when the result is read
     plan = plan_workers(workers, _may_use_gpus(field))
     scored = dataset.map_batches(
         _Scorer,
         # in a list it stays a reference, which each worker resolves once
-        fn_constructor_args=([ray().put(field.without_rows())], tuple(chosen), modes),
+        fn_constructor_args=([ray().put(field.without_rows())], tuple(chosen), names),
         compute=ray().data.ActorPoolStrategy(min_size=1, max_size=plan.workers),
         batch_format="pyarrow",
         batch_size=None,
@@ -139,14 +144,14 @@ def score(
 class _Scorer:
     """A worker of the dataset's pool."""
 
-    def __init__(self, box: list[Any], columns: Sequence[str], modes: bool) -> None:
-        self._field, self._columns, self._modes = _worker_field(box[0]), columns, modes
+    def __init__(self, box: list[Any], columns: Sequence[str], names: Sequence[str]) -> None:
+        self._field, self._columns, self._names = _worker_field(box[0]), columns, names
 
     def __call__(self, batch: Any) -> Any:
         logits = read_block(batch, self._columns).logits
         if batch.num_rows:  # empty lists have no length
             require_width(NAME, logits.shape[1], self._field)
         batch = batch.drop_columns(list(self._columns))  # first: a logit may have a result's name
-        for name, values in steady_results(self._field, logits, self._modes).items():
+        for name, values in steady_results(self._field, logits, self._names).items():
             batch = batch.append_column(name, [values])
         return batch

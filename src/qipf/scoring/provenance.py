@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from qipf._version import __version__
+from qipf.calibration.state import rule_values
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits.parquet_files import parquet_file
@@ -40,10 +42,14 @@ class Provenance:
         return [name for name, value in asdict(self).items() if value != theirs[name]]
 
 
-def provenance_of(field: QIPF, columns: Sequence[str], modes: bool) -> Provenance:
-    """Provenance of scores of these columns, without the input."""
-    options = json.dumps({"columns": list(columns), "modes": modes}).encode()
-    digest = hashlib.blake2b(options, digest_size=16).hexdigest()
+def provenance_of(field: QIPF, columns: Sequence[str], results: Sequence[str]) -> Provenance:
+    """Provenance of the results for these columns of logits, without the input."""
+    # contamination and rule are not part of the field's digest
+    options: dict[str, Any] = {"columns": list(columns), "results": list(results)}
+    options["contamination"] = float(field.contamination)
+    if "accepted" in results and field.rule_ is not None:
+        options["rule"] = rule_values(field.rule_)
+    digest = hashlib.blake2b(json.dumps(options).encode(), digest_size=16).hexdigest()
     return Provenance(__version__, field.digest(), digest)
 
 

@@ -14,7 +14,8 @@ from qipf.io.logits.columns import logit_columns
 from qipf.io.logits.parquet_files import parquet_file, require_numeric
 from qipf.progress import progress, progress_bar
 from qipf.scoring.provenance import Provenance, file_digest, provenance_of, read_provenance
-from qipf.scoring.table import Scored, require_new_names, require_width
+from qipf.scoring.results import require_new_names, result_names
+from qipf.scoring.table import Scored, require_width
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,17 @@ class Shard:
     rows: int
     schema: Any  # pyarrow's, of the source
     columns: tuple[str, ...]  # names of the logits
-    modes: bool
+    results: tuple[str, ...]  # names of the columns to add
     provenance: Provenance  # without the input, whose digest is added when it is read
 
 
 def find_shards(
-    field: QIPF, folder: Path, output: Path, columns: str | None, modes: bool
+    field: QIPF,
+    folder: Path,
+    output: Path,
+    columns: str | None,
+    modes: bool = False,
+    results: Sequence[str] | None = None,
 ) -> list[Shard]:
     """The shards of a folder, sorted by name, each checked by its footer."""
     if not folder.is_dir():
@@ -61,9 +67,10 @@ def find_shards(
         chosen = logit_columns(str(source), schema.names, columns)
         require_numeric(source, schema, chosen)
         require_width(str(source), len(chosen), field)
-        require_new_names(str(source), schema.names, chosen, field, modes)
-        provenance = provenance_of(field, chosen, modes)
-        shards.append(Shard(source, target, rows, schema, tuple(chosen), modes, provenance))
+        names = result_names(field, modes, results)
+        require_new_names(str(source), schema.names, chosen, names)
+        provenance = provenance_of(field, chosen, names)
+        shards.append(Shard(source, target, rows, schema, tuple(chosen), names, provenance))
     return shards
 
 

@@ -22,8 +22,9 @@ from qipf.io.logits.parquet_files import batch_block, parquet_file, pyarrow, rea
 from qipf.io.logits.table import warn_of_probabilities
 from qipf.progress import progress_bar
 from qipf.scoring.provenance import as_metadata, unchanged
+from qipf.scoring.results import RESULTS, steady_results
 from qipf.scoring.shard_plan import Shard, find_shards, finished_shards, remove_drafts
-from qipf.scoring.table import Scored, checked_field, result_names, steady_results
+from qipf.scoring.table import Scored, checked_field
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,12 @@ def score_shards(
     output: Path | str,
     columns: str | None = None,
     modes: bool = False,
+    results: Sequence[str] | None = None,
     *,
     overwrite: bool = False,
     run: Run | None = None,
 ) -> ScoredShards:
-    """Write, for every Parquet shard in a folder, one with the uncertainty of its rows.
+    """Write, for every Parquet shard in a folder, one with the results of its rows.
 
     Parameters
     ----------
@@ -71,6 +73,8 @@ def score_shards(
         than the logits.
     columns : which columns are the logits, as in `open_table`.
     modes : write the modes too, as `mode_1`, `mode_2`, … by their orders.
+    results : which of `qipf.scoring.results.RESULTS` to write besides `uncertainty`; by default all
+        that the field knows.
     overwrite : score shards again that came from another field, other options or another input,
         instead of raising an error.
     run : how the shards are scored; in this process by default (see also `qipf.ray.on_ray`).
@@ -86,11 +90,11 @@ def score_shards(
     >>> score_shards(field, folder / "in", folder / "out").total.rows
     4
     >>> pq.read_table(folder / "out" / "b.parquet").column_names
-    ['id', 'uncertainty']
+    ['id', 'predicted', 'uncertainty', 'outlier']
     """
     checked_field(field)
     output = Path(output)
-    shards = find_shards(field, Path(folder), output, columns, modes)
+    shards = find_shards(field, Path(folder), output, columns, modes, results)
     with locked_folder(output):
         done = finished_shards(shards, output, overwrite)
         kept = len(done)
@@ -100,8 +104,8 @@ def score_shards(
         with progress_bar("scoring", sum(shard.rows for shard in shards), unit="row") as bar:
             bar.update(sum(scored.rows for scored in done.values()))
             try:
-                with closing((run or _run_here)(field, left, bar.update)) as results:
-                    for shard, draft in results:
+                with closing((run or _run_here)(field, left, bar.update)) as drafts:
+                    for shard, draft in drafts:
                         if shard not in done:
                             done[shard] = _publish(shard, draft)
             finally:
@@ -123,19 +127,22 @@ def score_shard(field: QIPF, shard: Shard, progress: Progress) -> Draft:
     """Score one shard, and write a draft of its output."""
     arrow = pyarrow()
     total, start = Scored(), 0
-    names = result_names(field, shard.modes)
     with draft_file(shard.target) as file, unchanged(shard.source) as digest:
         _require_as_planned(shard)
         others = [entry for entry in shard.schema if entry.name not in shard.columns]
-        added = [arrow.field(name, arrow.float64(), nullable=False) for name in names]
+        kinds = {name: arrow.from_numpy_dtype(kind) for name, kind in RESULTS.items()}
+        added = [
+            arrow.field(name, kinds.get(name, arrow.float64()), nullable=False)
+            for name in shard.results
+        ]
         schema = arrow.schema([*others, *added], shard.schema.metadata)
         with arrow.parquet.ParquetWriter(file, schema) as writer:
             for batch in read_batches(shard.source):
                 block = batch_block(shard.source, batch, shard.columns, start)
-                results = steady_results(field, block.logits, shard.modes)
+                results = steady_results(field, block.logits, shard.results)
                 columns = [*block.others.values(), *results.values()]
                 writer.write_table(arrow.table(columns, schema=schema))
-                total.add(results["uncertainty"], -field.offset_)
+                total.add(results["uncertainty"], field.outlier_limit_)
                 start += batch.num_rows
                 progress(batch.num_rows)
             writer.add_key_value_metadata(

@@ -13,11 +13,11 @@ from torch import nn
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, aligned
-from qipf.calibration.state import restored_rule, rule_values
+from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
 from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
-from qipf.io.container import encode, read_file
+from qipf.io.container import decode, encode, read_file
 from qipf.io.schema import KINDS, checked_header, refuse, written_by
 from qipf.layered.model import LayeredQIPF
 from qipf.network.forward import fingerprint
@@ -94,6 +94,13 @@ def load_field(path: Path | str, instead: str = "model.uncertainty(inputs)") -> 
     Raises for a `LayeredQIPF`, which scores a network's inputs and not logits; `instead` is the
     call in Python that the message names.
     """
+    return load_field_and_layer(path, instead)[0]
+
+
+def load_field_and_layer(
+    path: Path | str, instead: str = "model.uncertainty(inputs)"
+) -> tuple[QIPF, str | None]:
+    """The field in a file, and the layer whose outputs it scores; None for logits."""
     found = _read(path)
     if isinstance(found, LayeredQIPF):
         raise QIPFInputError(
@@ -110,8 +117,35 @@ def load_field(path: Path | str, instead: str = "model.uncertainty(inputs)") -> 
                 QIPFWarning,
                 stacklevel=2,
             )
-        return found.field
-    return found
+        return found.field, found.layer
+    return found, None
+
+
+def load_rule(path: Path | str) -> AcceptRule:
+    """The accept rule in a file, saved alone or with a model."""
+    found = _read(path)
+    rule = found if isinstance(found, AcceptRule) else found.rule_
+    if rule is None:
+        raise QIPFInputError(
+            f"{path} has no accept rule. Make one with qipf calibrate --max-risk, or save one in "
+            "Python."
+        )
+    return rule
+
+
+def save_calibration(field: QIPF, source: Path | str, path: Path | str) -> None:
+    """Write the model file `source` with the calibration set and accept rule of `field`.
+
+    `field` comes from `load_field(source)`; a wrapped model keeps its layer and fingerprint.
+    """
+    path = checked_output(Path(path))
+    header, arrays = read_file(source)
+    decisions, held_out = calibration_state(field)
+    kept = {name: array for name, array in arrays.items() if name not in ARRAYS}
+    data = encode({**header, **written_by(), **decisions}, {**kept, **held_out})
+    _restored(*decode(data, str(path)), str(path), None)  # only loadable files are written
+    with atomic_write(path) as file:
+        file.write(data)
 
 
 def describe(path: Path | str) -> tuple[dict[str, Any], str]:

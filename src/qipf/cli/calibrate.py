@@ -1,0 +1,115 @@
+"""qipf calibrate: held-out predictions for p-values, outliers and shift, and an accept rule."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from qipf.cli.options import Columns, Json, Labels, MaxRisk, Model, print_result
+from qipf.errors import QIPFInputError, warn
+
+if TYPE_CHECKING:
+    from qipf.field.estimator import QIPF
+    from qipf.io.logits import Block
+
+
+def calibrate(
+    model: Model,
+    held_out: Annotated[
+        Path,
+        Argument(
+            help="Logits of held-out data, which neither the network nor the model was fitted on: "
+            ".npz, .npy, .csv or .parquet."
+        ),
+    ],
+    labels: Labels = None,
+    columns: Columns = None,
+    max_risk: MaxRisk = None,
+    min_coverage: Annotated[
+        float | None,
+        Option(help="Instead of --max-risk: the rule accepts at least this share, such as 0.9."),
+    ] = None,
+    confidence: Annotated[float, Option(help="Confidence of the rule's guarantee.")] = 0.95,
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", help="File to write. Default: the model file is replaced."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Calibrate a model with held-out predictions and, with labels, make its accept rule.
+
+    The calibration set and the rule are stored in the model file and replace those that it had. A
+    calibration gives qipf score p-values and outliers that hold for new data, and qipf monitor
+    something to compare a stream with. A rule gives qipf score the column accepted, qipf export
+    the output accepted, and qipf monitor the number of predictions it abstains from.
+
+    Example: `qipf calibrate model.qipf held_out.npz --max-risk 0.01`
+
+    Example: `qipf calibrate model.qipf held_out.npy --labels labels.npy --min-coverage 0.9`
+
+    Example: `qipf calibrate model.qipf held_out.csv -o calibrated.qipf`
+    """
+    from qipf.io.atomic import checked_output
+    from qipf.io.logits import read_table
+    from qipf.io.logits.columns import AUTO
+    from qipf.scoring.table import require_width
+    from qipf.storage.save_load import load_field, save_calibration
+
+    if max_risk is not None and min_coverage is not None:
+        raise QIPFInputError("Give --max-risk or --min-coverage, not both.")
+    output = model if output is None else output
+    checked_output(output, inputs=[held_out])
+    field = load_field(model, "model.calibrate(held_out_loader)")
+    block = read_table(held_out, columns, AUTO if labels is None else labels)
+    require_width(str(held_out), block.logits.shape[1], field)
+    require_labels(block, held_out, "--labels", max_risk if min_coverage is None else min_coverage)
+    result, text = calibrate_field(field, block, max_risk, min_coverage, confidence)
+    save_calibration(field, model, output)
+    print_result(as_json, {"output": output, **result}, f"wrote {output}: {text}")
+
+
+def require_labels(held_out: "Block", path: Path, option: str, asked: float | None) -> None:
+    """Without labels, raise if a rule is asked for, else say what is missing.
+
+    `option` is the one that names a file of labels for these rows.
+    """
+    if held_out.labels is not None:
+        return
+    remedy = (
+        "Give the true classes of its rows as a column label, an array labels, or with "
+        f"{option} FILE.npy."
+    )
+    if asked is not None:
+        raise QIPFInputError(f"{path} has no labels, so no accept rule can be made. {remedy}")
+    warn(
+        f"{path} has no labels, so there will be no accept rule and no estimate of accuracy; "
+        f"p-values, outliers and shift need none. {remedy}"
+    )
+
+
+def calibrate_field(
+    field: "QIPF",
+    held_out: "Block",
+    max_risk: float | None = None,
+    min_coverage: float | None = None,
+    confidence: float = 0.95,
+) -> tuple[dict[str, Any], str]:
+    """Calibrate a field and make its rule, if one is asked for; the result and its text."""
+    from qipf.calibration.state import rule_values
+
+    # the precision of the field, and of the lines that qipf monitor reads
+    field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
+    count = len(held_out.logits)
+    result: dict[str, Any] = {"calibrated_on": count, "calibration_labelled": False}
+    text = f"calibrated on {count:,} rows"
+    if held_out.labels is not None:
+        result["calibration_labelled"] = True
+        result["rule"] = None
+        if field.detection_ is not None:
+            text += f", error detection: {field.detection_}"
+        if max_risk is None and min_coverage is None:
+            return result, f"{text}; no accept rule (--max-risk makes one)"
+        rule = field.accept_rule(max_risk, confidence, min_coverage=min_coverage)
+        result["rule"] = rule_values(rule)
+        text += f"\n{rule}"
+    return result, text
