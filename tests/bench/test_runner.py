@@ -67,7 +67,8 @@ def test_every_task_has_one_line_with_all_that_a_reader_needs(whole):
     record = next(r for r in records if r["method"] == "mc_dropout")
     assert list(record) == [
         "suite", "network", "dataset", "corruption", "level", "method", "seed", "accuracy",
-        "roc_auc", "pr_auc", "pr_auc_trapezoid", "point_biserial", "aurc", "fpr95", "seconds",
+        "roc_auc", "pr_auc", "pr_auc_trapezoid", "point_biserial", "aurc", "augrc", "naurc",
+        "fpr95", "seconds",
         "milliseconds_per_prediction", "network_seconds", "forward_passes", "test_images",
         "dataset_note", "parameters", "fitted", "device", "versions",
     ]  # fmt: skip

@@ -59,7 +59,7 @@ def test_tables_sort_by_click_and_by_key(page):
 def test_boxes_choose_which_table_is_shown(page):
     boxes = page.all("#tables .choices select")
     for network in ("short_mlp", "tiny_mlp"):
-        for metric in ("pr_auc", "point_biserial", "aurc", "fpr95", "roc_auc"):
+        for metric in ("pr_auc", "point_biserial", "aurc", "augrc", "naurc", "fpr95", "roc_auc"):
             page.choose(boxes[0], network)
             page.choose(boxes[1], metric)
             blocks = page.all("#tables [data-views] > [data-key]")

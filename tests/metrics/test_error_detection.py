@@ -16,10 +16,12 @@ from qipf.errors import QIPFInputError
 from qipf.metrics import error_detection as evaluation
 from qipf.metrics.error_detection import (
     HIGHER_IS_BETTER,
+    augrc,
     aurc,
     bootstrap,
     evaluate,
     fpr95,
+    naurc,
     point_biserial,
     pr_auc,
     pr_auc_trapezoid,
@@ -109,6 +111,24 @@ def test_aurc_with_ties_is_the_mean_over_all_orders(
     assert aurc(uncertainty, wrong) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_augrc_and_naurc_are_their_direct_sums(seed: int) -> None:
+    uncertainty, wrong = sample(40, seed, tied=False)
+    in_order = wrong[np.argsort(uncertainty)]
+    errors = [sum(in_order[:k]) for k in range(1, 41)]
+    assert augrc(uncertainty, wrong) == pytest.approx(sum(e / 40 for e in errors) / 40, rel=1e-12)
+    oracle, rate = direct_aurc(np.sort(wrong)), wrong.mean()
+    expected = (direct_aurc(in_order) - oracle) / (rate - oracle)
+    assert naurc(uncertainty, wrong) == pytest.approx(expected, rel=1e-12)
+
+
+def test_augrc_with_ties_is_the_mean_over_all_orders() -> None:
+    uncertainty, wrong = [0, 1, 1, 1, 2], [True, False, True, True, False]
+    orders = [(0, *middle, 4) for middle in itertools.permutations((1, 2, 3))]
+    sums = [sum(sum(wrong[i] for i in order[:k]) / 5 for k in range(1, 6)) / 5 for order in orders]
+    assert augrc(uncertainty, wrong) == pytest.approx(np.mean(sums), rel=1e-12)
+
+
 @given(outcomes(), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=25)
 def test_the_order_of_rows_does_not_matter(data: tuple[Scores, Wrong], random: object) -> None:
@@ -159,6 +179,8 @@ def test_a_perfect_detector_and_its_opposite() -> None:
         "pr_auc_trapezoid": 1.0,
         "point_biserial": pytest.approx(pointbiserialr(wrong, np.arange(10)).statistic),
         "aurc": pytest.approx(oracle),
+        "augrc": pytest.approx((1 + 2 + 3 + 4) / 100),
+        "naurc": pytest.approx(0.0, abs=1e-15),
         "fpr95": 0.0,
     }
     worst = evaluate(-np.arange(10), wrong)
@@ -182,12 +204,13 @@ def test_evaluate_is_the_accuracy_and_every_metric() -> None:
 def test_no_errors_and_only_errors_have_answers(n: int) -> None:
     uncertainty = np.arange(n)
     nan = pytest.approx(math.nan, nan_ok=True)
-    undefined = {"roc_auc": nan, "point_biserial": nan, "fpr95": nan}
-    areas = ("pr_auc", "pr_auc_trapezoid", "aurc")
+    undefined = {"roc_auc": nan, "point_biserial": nan, "naurc": nan, "fpr95": nan}
+    areas = ("pr_auc", "pr_auc_trapezoid", "aurc", "augrc")
     none = evaluate(uncertainty, np.zeros(n, bool))
     assert none == {"accuracy": 1.0, **dict.fromkeys(areas, 0.0), **undefined}
     only = evaluate(uncertainty, np.ones(n, bool))
-    assert only == {"accuracy": 0.0, **dict.fromkeys(areas, 1.0), **undefined}
+    half = {"augrc": pytest.approx((n + 1) / (2 * n))}
+    assert only == {"accuracy": 0.0, **dict.fromkeys(areas, 1.0), **half, **undefined}
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e300])
@@ -202,6 +225,8 @@ def test_equal_uncertainty_knows_nothing(value: float) -> None:
         "pr_auc_trapezoid": pytest.approx((1 + 2 / 7) / 2),
         "point_biserial": 0.0,
         "aurc": rate,
+        "augrc": pytest.approx(2 / 7 * 4 / 7),
+        "naurc": pytest.approx(1.0),
         "fpr95": 1.0,
     }
 

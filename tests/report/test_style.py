@@ -39,11 +39,12 @@ def test_no_two_methods_look_alike_without_colour():
     assert same == []
 
 
-def test_a_samplers_two_scores_share_their_colour():
+def test_the_scores_of_a_sampler_share_their_colour():
     for name in METHODS:
         if f"{name}_entropy" in LOOKS:
-            assert look_of(name).color == look_of(f"{name}_entropy").color
-            assert look_of(name).dash != look_of(f"{name}_entropy").dash
+            looks = [look_of(name), look_of(f"{name}_entropy"), look_of(f"{name}_log_odds")]
+            assert len({look.color for look in looks}) == 1
+            assert len({look.dash for look in looks}) == 3
 
 
 def test_right_and_wrong_differ_without_colour():

@@ -93,14 +93,14 @@ class Suite:
     corruptions : the levels of each; None for all that the corruption has.
     methods : names of `qipf.bench.methods`.
     options : what a method is given beyond its defaults, by name; a sampler's options, such as
-        ``{"ensemble": {"networks": 5}}``, hold for both of its scores.
+        ``{"ensemble": {"networks": 5}}``, hold for all of its scores.
     seed : all training, sampling and choosing follows from it.
     clean : whether the clean images are tested too.
     optional : further networks, tested only when `narrowed` names them.
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
-    (28, 34, 952)
+    (56, 34, 1904)
     """
 
     name: str

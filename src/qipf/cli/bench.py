@@ -75,8 +75,8 @@ def table(
     metric: Annotated[
         list[str] | None,
         Option(
-            help="roc_auc, pr_auc, pr_auc_trapezoid, point_biserial, aurc or fpr95; can be "
-            "repeated. Default: the paper's three."
+            help="roc_auc, pr_auc, pr_auc_trapezoid, point_biserial, aurc, augrc, naurc or fpr95; "
+            "can be repeated. Default: the paper's three."
         ),
     ] = None,
     methods: Annotated[

@@ -4,17 +4,7 @@ Wrong predictions are the positives; a higher uncertainty means that an error is
 metrics are computed from a `Ranking`: the distinct uncertainties with the number of right and
 wrong predictions at each. The result does not depend on the order of tied rows.
 
-====================  ======  =========================  =======================  ==========
-metric                better  no errors, or only errors  all equal                by chance
-====================  ======  =========================  =======================  ==========
-``roc_auc``           higher  NaN                        0.5                      0.5
-``pr_auc``            higher  0 or 1                     error rate               error rate
-``pr_auc_trapezoid``  higher  0 or 1                     mean of error rate, 1    error rate
-``point_biserial``    higher  NaN                        0                        0
-``aurc``              lower   0 or 1                     error rate               error rate
-``fpr95``             lower   NaN                        1                        0.95
-====================  ======  =========================  =======================  ==========
-"""
+====================  ======  =========================  =======================  ==="""
 
 import math
 from collections.abc import Callable, Iterator
@@ -63,9 +53,14 @@ class Ranking:
         >>> ranked([0.1, 0.5, 0.5], [0, 1, 0]).expected_risk.round(3).tolist()
         [0.0, 0.25, 0.333]
         """
-        size = self.right + self.wrong
-        errors = np.repeat(self.wrong / size, size).cumsum()
+        errors = self.expected_errors
         return errors / np.arange(1, len(errors) + 1)
+
+    @property
+    def expected_errors(self) -> NDArray[np.float64]:  # (n,)
+        """Errors among the k least uncertain predictions, k = 1..n, ties in random order."""
+        size = self.right + self.wrong
+        return np.repeat(self.wrong / size, size).cumsum()
 
 
 def ranked(
@@ -93,6 +88,8 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "pr_auc_trapezoid": True,
     "point_biserial": True,
     "aurc": False,
+    "augrc": False,
+    "naurc": False,
     "fpr95": False,
 }
 
@@ -199,6 +196,39 @@ def aurc(ranking: Ranking) -> float:
     0.2708
     """
     return float(ranking.expected_risk.mean())
+
+
+@_metric
+def augrc(ranking: Ranking) -> float:
+    r"""Area under the generalised risk-coverage curve: :math:`\frac1n \sum_{k=1}^n \frac{e_k}{n}`.
+
+    :math:`e_k`: errors among the k least uncertain predictions, so that an error that is not
+    rejected counts the same at any coverage (Traub et al., 2024).
+
+    >>> augrc([0.1, 0.5, 0.5, 0.9], [False, False, True, True])
+    0.21875
+    """
+    errors = ranking.expected_errors
+    return float(errors.mean() / len(errors))
+
+
+@_metric
+def naurc(ranking: Ranking) -> float:
+    r"""AURC from 0, errors last, to 1, errors at random (Cattelan & Silva, 2024).
+
+    .. math:: \frac{AURC - AURC^*}{e - AURC^*}
+
+    :math:`AURC^*`: its value if all errors were most uncertain; e: the error rate.
+
+    >>> naurc([0.1, 0.2, 0.3, 0.9], [False, False, True, True])
+    0.0
+    """
+    if ranking.one_sided:
+        return math.nan
+    right, wrong = int(ranking.right.sum()), int(ranking.wrong.sum())
+    least = float((np.arange(1, wrong + 1) / np.arange(right + 1, right + wrong + 1)).sum())
+    least /= right + wrong
+    return (float(ranking.expected_risk.mean()) - least) / (wrong / (right + wrong) - least)
 
 
 @_metric

@@ -40,18 +40,19 @@ MARKERS = {
     "cross": "X",
 }
 
-_DASHED, _DOTTED = (6.0, 3.0), (1.5, 2.5)
+_DASHED, _DOTTED, _LONG = (6.0, 3.0), (1.5, 2.5), (12.0, 4.0)
 
 _DATA = json.loads(resources.files("qipf.report").joinpath("assets/looks.json").read_text("utf-8"))
 
-#: Looks of the methods that come with qipf; a sampler's entropy has its colour, dashed and hollow.
+#: Looks of the methods that come with qipf; a sampler's other scores have its colour, are hollow,
+#: and dashed (entropy), dotted (spread of the own class) or long-dashed (log-odds).
 LOOKS: dict[str, Look] = {
     name: Look(**{**look, "dash": tuple(look.get("dash", ()))}) for name, look in _DATA.items()
 }
 LOOKS |= {
     f"{name}_{score}": replace(LOOKS[name], dash=dash, hollow=True)
-    for name in ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
-    for score, dash in (("entropy", _DASHED), ("own_class", _DOTTED))
+    for name in ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble", "tta")
+    for score, dash in (("entropy", _DASHED), ("own_class", _DOTTED), ("log_odds", _LONG))
 }
 
 #: Right and wrong predictions.

@@ -30,6 +30,8 @@ TITLES = {
     "pr_auc_trapezoid": "PR-AUC by trapezoids",
     "point_biserial": "Point-biserial correlation",
     "aurc": "AURC",
+    "augrc": "AUGRC",
+    "naurc": "normalised AURC",
     "fpr95": "FPR at 95 % TPR",
 }
 

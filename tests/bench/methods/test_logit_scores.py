@@ -28,6 +28,13 @@ def test_naive_references(row):
     assert score("entropy", [row])[0] == pytest.approx(-sum(q * math.log(q) for q in p), **close)
     assert score("max_logit", [row])[0] == -max(row)
     assert score("energy", [row])[0] == pytest.approx(-math.log(sum(exps)), **close)
+    if max(p) < 0.999:  # beyond, 1 - p loses the digits of the reference
+        gen = sum((q * (1 - q)) ** 0.1 for q in p)
+        assert score("gen", [row])[0] == pytest.approx(gen, rel=1e-6)
+        same = sum(q * q for q in p)
+        assert score("doctor", [row])[0] == pytest.approx(
+            math.log((1 - same) / same), rel=1e-6, abs=1e-9
+        )
 
 
 @given(rows, st.floats(-5, 5))
@@ -59,3 +66,11 @@ def test_temperature_of_the_energy():
     assert score("energy", [[1.0, 2.0]], temperature=2.0)[0] == pytest.approx(
         -2 * math.log(math.exp(0.5) + math.exp(1.0))
     )
+
+
+def test_sure_predictions_are_ranked_by_gen_and_doctor():
+    rows = [[40.0, 0.0, 0.0], [60.0, 0.0, 0.0], [800.0, 0.0, 0.0]]
+    for name in ("gen", "doctor"):
+        first, second, last = score(name, rows)
+        assert first > second >= last > -math.inf
+    assert score("gen", [[3.0, 2.0, 1.0]], classes=2) < score("gen", [[3.0, 2.0, 1.0]])

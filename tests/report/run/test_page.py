@@ -8,6 +8,7 @@ import pytest
 
 from qipf import QIPFError
 from qipf.bench.results import read_results
+from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.run.page import run_page, write_run_report
 from qipf.report.run.results import Run
 from qipf.report.run.sections import commands_of
@@ -62,7 +63,7 @@ def test_severity_curves_hold_the_recorded_values(tiny_run, page):
     drawn = next(s["y"] for s in view["series"] if s["name"] == "entropy")
     known = Run(tiny_run).curve("tiny_mlp", "zoom", "entropy", "roc_auc")
     assert drawn == pytest.approx(list(known.values()), rel=1e-3)
-    assert len(views) == 2 * 2 * 5
+    assert len(views) == 2 * 2 * len(HIGHER_IS_BETTER)
 
 
 def test_the_origin_of_the_results(tiny_run, page):

@@ -106,5 +106,6 @@ def test_clean_images_that_were_not_evaluated(tmp_path):
 
 def test_chance():
     assert chance("aurc", [0.2]) == chance("pr_auc", [0.2]) == [0.2]
+    assert (chance("augrc", [0.2]), chance("naurc", [0.2])) == ([0.1], [1.0])
     assert chance("roc_auc", [0.1, 0.3]) == [0.5, 0.5]
     assert chance("fpr95", [0.2]) == [0.95]

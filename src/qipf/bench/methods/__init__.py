@@ -8,8 +8,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from qipf.bench.methods.distances import KNN, Mahalanobis
+from qipf.bench.methods.augmentation import TestTimeAugmentation
+from qipf.bench.methods.distances import RMDS, Mahalanobis
 from qipf.bench.methods.dropout import MCDropout, MCDropoutLastLayer
+from qipf.bench.methods.feature_scores import ASH, FDBD, NCI, SHE, SIRC, ReAct, Scale, ViM
 from qipf.bench.methods.fields import (
     DefaultField,
     Field,
@@ -19,7 +21,18 @@ from qipf.bench.methods.fields import (
     NormalizedField,
     StandardizedField,
 )
-from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit, Softmax
+from qipf.bench.methods.laplace import Laplace
+from qipf.bench.methods.log_odds import LogOdds
+from qipf.bench.methods.logit_scores import (
+    GEN,
+    Doctor,
+    Energy,
+    Entropy,
+    KLMatching,
+    MaxLogit,
+    Softmax,
+)
+from qipf.bench.methods.neighbours import KNN, NUQ, NNGuide, TrustScore
 from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
 from qipf.bench.methods.protocol import Batch, CleanData, Method
 from qipf.bench.methods.sampling import (
@@ -31,6 +44,7 @@ from qipf.bench.methods.sampling import (
     Spread,
 )
 from qipf.bench.methods.svi import SVI, SVILastLayer
+from qipf.bench.methods.tuned import MaxLogitPNorm, Stacked, Temperature
 from qipf.errors import unknown_name
 
 #: Methods that score a prediction from one pass.
@@ -48,6 +62,25 @@ ONE_PASS: dict[str, Callable[..., Method]] = {
     "qipf_potential": FieldPotential,
     "qipf_density": FieldDensity,
     "qipf_plus": Layers,
+    "gen": GEN,
+    "doctor": Doctor,
+    "max_logit_pnorm": MaxLogitPNorm,
+    "temperature": Temperature,
+    "kl_matching": KLMatching,
+    "she": SHE,
+    "nci": NCI,
+    "fdbd": FDBD,
+    "vim": ViM,
+    "sirc": SIRC,
+    "react": ReAct,
+    "ash": ASH,
+    "scale": Scale,
+    "nnguide": NNGuide,
+    "trust_score": TrustScore,
+    "nuq": NUQ,
+    "rmds": RMDS,
+    "laplace_ll": Laplace,
+    "stacked": Stacked,
 }
 
 #: Methods that draw several predictions.
@@ -57,11 +90,12 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "svi": SVI,
     "svi_ll": SVILastLayer,
     "ensemble": Ensemble,
+    "tta": TestTimeAugmentation,
 }
 
 #: Scores of a sampling method, by what they add to its name.
 SAMPLED_SCORES: dict[str, type[Sampled]] = {
-    score.suffix: score for score in (Spread, PredictiveEntropy, OwnClassSpread)
+    score.suffix: score for score in (Spread, PredictiveEntropy, OwnClassSpread, LogOdds)
 }
 
 #: All names that `create` knows.
@@ -95,7 +129,8 @@ def base_name(method: str) -> str:
     """The method whose options a method has: ``svi`` for ``svi_entropy``."""
     if method in ONE_PASS:
         return method
-    return method.removesuffix(PredictiveEntropy.suffix).removesuffix(OwnClassSpread.suffix)
+    suffix = next((s for s in SAMPLED_SCORES if s and method.endswith(s)), "")
+    return method.removesuffix(suffix)
 
 
 __all__ = [

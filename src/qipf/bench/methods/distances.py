@@ -1,52 +1,12 @@
-"""Distances in feature space: to the nearest training features, and to the nearest class."""
+"""Mahalanobis distances in feature space, to the nearest class."""
 
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from qipf.bench.methods.protocol import Batch, CleanData, Method, check_positive, to_double
-
-#: Cosines held at once: queries times training rows.
-PAIRS = 50_000_000
-
-
-@dataclass
-class KNN(Method):
-    r"""Distance to the k-th nearest training feature, on the unit sphere (Sun et al., 2022).
-
-    .. math:: \Big\| \frac{z}{\|z\|} - \frac{z_{(k)}}{\|z_{(k)}\|} \Big\|
-
-    :math:`z`: penultimate features. k = 50, the authors' choice for CIFAR-10; all training rows
-    when there are fewer.
-    """
-
-    k: int = 50
-    name = "knn"
-    _features: Tensor | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_positive(self.name, k=self.k)
-
-    def fit(self, clean: CleanData) -> "KNN":
-        """Keep the normalised training features."""
-        self._features = functional.normalize(clean.features, dim=1)
-        return self
-
-    def score(self, batch: Batch) -> Tensor:  # (n,)
-        """Between 0 and 2."""
-        known = self._learned(self._features)
-        queries = functional.normalize(batch.features, dim=1)
-        rows = max(1, PAIRS // len(known))
-        return torch.cat([self._distance(part, known) for part in queries.split(rows)])
-
-    def _distance(self, queries: Tensor, known: Tensor) -> Tensor:
-        k = min(self.k, len(known))
-        nearest = (queries @ known.T).topk(k, dim=1).indices[:, -1]
-        # from the vectors, not from 2 - 2 cos, which loses the digits of small distances
-        return (to_double(queries) - to_double(known[nearest])).norm(dim=1)
-
+from qipf.bench.methods.feature_scores import class_means
+from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 
 #: Directions with less than this share of the largest variance carry rounding, not data.
 NEGLIGIBLE = 1e-8
@@ -70,12 +30,8 @@ class Mahalanobis(Method):
         """Class means and the shared covariance of the training features."""
         features = to_double(clean.features)
         present, classes = clean.labels.to(features.device).unique(return_inverse=True)
-        members = functional.one_hot(classes, len(present)).to(features.dtype)
-        means = (members.T @ features) / members.sum(dim=0)[:, None]
-        offsets = features - means[classes]
-        variances, directions = torch.linalg.eigh(offsets.T @ offsets / len(offsets))
-        kept = variances > NEGLIGIBLE * variances[-1]
-        self._whiten = directions[:, kept] / variances[kept].sqrt()
+        means = class_means(features, classes, len(present))
+        self._whiten = whitening(features - means[classes])
         self._means = means @ self._whiten
         return self
 
@@ -85,3 +41,39 @@ class Mahalanobis(Method):
         exact = "donot_use_mm_for_euclid_dist"  # expanding the square loses digits
         means = self._learned(self._means)
         return torch.cdist(whitened, means, compute_mode=exact).amin(dim=1)
+
+
+@dataclass
+class RMDS(Mahalanobis):
+    r"""Squared distance to the nearest class, relative to one Gaussian for all (Ren et al., 2021).
+
+    .. math:: \min_c d_c(z)^2 - d_0(z)^2
+
+    :math:`d_c`: as in `Mahalanobis`; :math:`d_0`: distance to the mean of all training features
+    under their own covariance.
+    """
+
+    name = "rmds"
+    _mean: Tensor | None = field(default=None, init=False, repr=False)  # (width,)
+    _whiten_all: Tensor | None = field(default=None, init=False, repr=False)  # (width, rank)
+
+    def fit(self, clean: CleanData) -> "RMDS":
+        """The Gaussians of the classes, and that of all."""
+        super().fit(clean)
+        features = to_double(clean.features)
+        self._mean = features.mean(dim=0)
+        self._whiten_all = whitening(features - self._mean)
+        return self
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Any real number."""
+        offsets = to_double(batch.features) - self._learned(self._mean)
+        background = (offsets @ self._learned(self._whiten_all)).square().sum(dim=1)
+        return super().score(batch).square() - background
+
+
+def whitening(offsets: Tensor) -> Tensor:  # (n, width) -> (width, rank)
+    """Directions scaled to unit variance, without those in which the offsets do not vary."""
+    variances, directions = torch.linalg.eigh(offsets.T @ offsets / len(offsets))
+    kept = variances > NEGLIGIBLE * variances[-1]
+    return directions[:, kept] / variances[kept].sqrt()

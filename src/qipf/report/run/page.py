@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.page import Section, checked_page, page_html, write_page
 from qipf.report.run.decision_sections import accuracy_html, rules_html, timeline_html
 from qipf.report.run.gallery import gallery_html
@@ -34,7 +33,7 @@ def write_run_report(
 
 def run_page(run: Run, data: Path | str | None = None) -> str:
     """The page of a run, as text."""
-    summary = summarise(run.records, tuple(HIGHER_IS_BETTER), "all")
+    summary = summarise(run.records, run.metrics, "all")
     sections = [
         Section("Summary", summary_html(run, summary)),
         Section("Tables", tables_html(summary)),

@@ -13,6 +13,7 @@ from qipf.bench.corruptions import CORRUPTIONS
 from qipf.bench.results import WRONG, Record, ScoreStore, Task, read_results, task_of
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFInputError, unknown_name
+from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.charts import Axis
 from qipf.report.tables import select_methods
 
@@ -111,6 +112,11 @@ class Run:
     def methods(self) -> list[str]:
         """Names of the methods, the paper's first."""
         return self.select_methods("all")
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Names of the metrics; runs of earlier versions lack some."""
+        return [m for m in HIGHER_IS_BETTER if any(m in record for record in self.records)]
 
     def select_methods(self, wanted: str | Sequence[str] = "paper") -> list[str]:
         """The paper's methods, all of them, or those named (see `tables.select_methods`)."""
@@ -219,8 +225,9 @@ class Run:
 
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
     """The metric of a random score at these error rates."""
-    constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95}.get(metric)
-    return [rate if constant is None else constant for rate in error_rate]
+    constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95, "naurc": 1.0}.get(metric)
+    factor = 0.5 if metric == "augrc" else 1.0
+    return [factor * rate if constant is None else constant for rate in error_rate]
 
 
 def _folder(given: Path | str) -> Path:

@@ -6,7 +6,6 @@ from markupsafe import Markup
 
 from qipf.bench.methods import ONE_PASS, base_name
 from qipf.bench.suites import CLEAN, PAPER_METHODS, SUITES
-from qipf.metrics.error_detection import HIGHER_IS_BETTER
 from qipf.report.charts import Axis, Chart, Charts, Series, chart_spec, risk_coverage_chart
 from qipf.report.page import render
 from qipf.report.run.charts import severity_chart
@@ -54,7 +53,7 @@ def severity_html(run: Run) -> Markup:
         (network, corruption, metric): severity_chart(run, network, corruption, metric, run.methods)
         for network in run.networks
         for corruption in run.corruptions(network)
-        for metric in HIGHER_IS_BETTER
+        for metric in run.metrics
     }
     spec = charts and chart_spec(
         charts,
