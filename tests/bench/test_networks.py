@@ -63,9 +63,13 @@ def test_the_seed_draws_the_weights():
     assert not torch.equal(first, other)
 
 
-def test_recipes_have_the_papers_dropout_rates():
-    rates = {name: recipe.dropout_rate for name, (_, recipe) in NETWORKS.items()}
-    assert rates == {"lenet": 0.1, "vgg3": 0.2, "mlp": 0.1}
+def test_recipes_are_those_of_the_published_results():
+    """Epochs, batch size, peak rate, augmentation, bfloat16, dropout rate (the paper's)."""
+    assert {name: recipe for name, (_, recipe) in NETWORKS.items()} == {
+        "lenet": Recipe(20, 128, 2e-3, augment=False, bfloat16=False, dropout_rate=0.1),
+        "vgg3": Recipe(40, 256, 3e-3, augment=True, bfloat16=True, dropout_rate=0.2),
+        "mlp": Recipe(40, 64, 2e-3, augment=False, bfloat16=False, dropout_rate=0.1),
+    }
 
 
 def test_digits_network_takes_other_shapes():

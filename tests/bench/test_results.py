@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 
@@ -88,6 +89,26 @@ def test_no_results_are_told_with_the_way_to_make_them(tmp_path, name, message):
     with pytest.raises(QIPFInputError) as refused:
         read_results(tmp_path / name)
     assert str(refused.value) == message.format(path=tmp_path / name)
+
+
+def test_compressed_results_are_read_and_continued(tmp_path):
+    content = "".join(json.dumps(line(level)) + "\n" for level in (1.0, 2.0)).encode()
+    (tmp_path / "results.jsonl.gz").write_bytes(gzip.compress(content))
+    assert read_results(tmp_path) == [line(1.0), line(2.0)]
+    assert read_results(tmp_path / "results.jsonl.gz") == [line(1.0), line(2.0)]
+    assert not (tmp_path / "results.jsonl").exists()
+    log = ResultLog(tmp_path / "results.jsonl")
+    log.append(line(3.0))
+    log.close()
+    assert read_results(tmp_path) == [line(1.0), line(2.0), line(3.0)]  # the plain file first
+    assert (tmp_path / "results.jsonl").read_bytes().startswith(content)
+
+
+@pytest.mark.parametrize("content", [b"plain", gzip.compress(b"cut off in the middle")[:-12]])
+def test_damaged_compressed_results_are_an_error(tmp_path, content):
+    (tmp_path / "results.jsonl.gz").write_bytes(content)
+    with pytest.raises(QIPFInputError, match=r"results.jsonl.gz is not a gzip file, or is damaged"):
+        read_results(tmp_path)
 
 
 WRONG = np.array([True, False, False])

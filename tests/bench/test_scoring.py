@@ -1,5 +1,6 @@
 import types
 
+import numpy as np
 import pytest
 import torch
 
@@ -43,6 +44,30 @@ def test_training_goes_on_from_its_checkpoint(bench):
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     files = [path.name for path in bench.setting.out.rglob("*.pt")]
     assert files == ["network.pt"]
+
+
+def test_the_test_images_are_scored_and_wrong_is_what_differs_from_their_labels(bench):
+    """Predictions by hand, from the network's weights and plain numpy."""
+    data = bench.dataset
+    hidden = data.test_images.numpy().reshape(599, -1).astype(np.float64) / 255 * 2 - 1
+    dense = [layer for layer in bench.network.modules() if isinstance(layer, torch.nn.Linear)]
+    for k, layer in enumerate(dense):
+        weight, bias = layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()
+        hidden = hidden @ weight.T + bias
+        if k + 1 < len(dense):
+            hidden = np.maximum(hidden, 0)
+    wrong = hidden.argmax(1) != data.test_labels.numpy()
+    assert 0 < wrong.mean() < 0.5
+    probabilities = np.exp(hidden - hidden.max(1, keepdims=True))
+    probabilities /= probabilities.sum(1, keepdims=True)
+    entropy = -(probabilities * np.log(probabilities)).sum(1)
+    (record,) = bench.results("none", 0.0, ["entropy"])
+    kept = bench.store("none").read()[0.0]
+    np.testing.assert_array_equal(kept["wrong"], wrong)
+    np.testing.assert_allclose(kept["entropy"], entropy, rtol=1e-3)
+    assert record["accuracy"] == pytest.approx(1 - wrong.mean())
+    won = (entropy[wrong][:, None] > entropy[~wrong][None, :]).mean()
+    assert record["roc_auc"] == pytest.approx(won, abs=1e-4)
 
 
 def test_scores_that_cannot_be_ranked_are_told_with_their_task(bench, monkeypatch):

@@ -5,11 +5,13 @@ one more line, which the next run drops.
 """
 
 import csv
+import gzip
 import json
 import math
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -19,11 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, first_line
 from qipf.io.atomic import atomic_write
 
-#: The file of a run's folder that holds its results.
-RESULTS = "results.jsonl"
+#: The file of a run's folder that holds its results, and its name when compressed.
+RESULTS, PACKED = "results.jsonl", "results.jsonl.gz"
 
 #: Fields that say how long something took; all others follow from suite, seed and device.
 TIMINGS = ("seconds", "milliseconds_per_prediction", "network_seconds")
@@ -55,11 +57,18 @@ def task_of(record: Record) -> Task:
 
 
 class ResultLog:
-    """The results file of a run, open for appending by this process alone."""
+    """The results file of a run, open for appending by this process alone.
+
+    If there is none, but a compressed one, that is unpacked first.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
+        packed = path.parent / PACKED
+        if packed.exists() and not path.exists():
+            with atomic_write(path) as file:
+                file.write(_content(packed))
         content = path.read_bytes() if path.exists() else b""
         self.records, kept = _parsed(path, content)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -87,20 +96,35 @@ class ResultLog:
 
 
 def read_results(path: Path | str) -> list[Record]:
-    """The lines of a run's folder, or of a results file; nothing is changed.
+    """The lines of a run's folder, or of a results file, compressed or not; nothing is changed.
 
     An incomplete last line, which a run is writing or was killed while writing, is left out.
     """
     path = Path(path)
     file = path / RESULTS if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        file = path / PACKED
     if not file.is_file():
-        if path.suffix == Path(RESULTS).suffix:
+        if path.suffix in (".jsonl", ".gz"):
             raise QIPFInputError(f"There is no file {path}. Name a run's folder, or its {RESULTS}.")
         found = f"There is no run {path}. Make one first:"
         if path.exists():
             found = f"There are no results in {path}. Make them first:"
         raise QIPFInputError(f"{found} qipf bench run --out {path}")
-    return _parsed(file, file.read_bytes())[0]
+    return _parsed(file, _content(file))[0]
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a results file, compressed or not."""
+    content = file.read_bytes()
+    if file.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise QIPFInputError(
+            f"{file} is not a gzip file, or is damaged ({first_line(error)}). Replace it."
+        ) from error
 
 
 def _parsed(path: Path, content: bytes) -> tuple[list[Record], int]:

@@ -23,19 +23,27 @@ Methods = Annotated[
     ),
 ]
 Seed = Annotated[int | None, Option(help="A seed of the run. Default: the lowest.")]
+Normalization = Annotated[str, Option(help="Constant of the kernel: standard, density or peak.")]
 Output = Annotated[Path, Option("--output", "-o", help="File to write: .png, .pdf or .svg.")]
 Dpi = Annotated[int, Option(help="Dots per inch of a .png.", min=20, max=1200)]
 
 
 @app.command("sine")
-def sine(output: Output = Path("sine.png"), dpi: Dpi = 200, as_json: Json = False) -> None:
+def sine(
+    output: Output = Path("sine.png"),
+    normalization: Normalization = "peak",
+    dpi: Dpi = 200,
+    as_json: Json = False,
+) -> None:
     """Draw the field, potential and modes of a 50 Hz sine wave (the paper's Figure 2).
+
+    The modes are those of orders 2, 4, …, 16 with softening 0.1.
 
     Example: `qipf figure sine -o sine.png`
     """
     from qipf.report.figures.sine import draw_sine
 
-    draw_sine(output, dpi)
+    draw_sine(output, dpi, normalization)
     print_result(as_json, {"output": output}, f"wrote {output}")
 
 
@@ -108,6 +116,7 @@ def field(
     network: Network = None,
     data: Data = None,
     seed: Seed = None,
+    normalization: Normalization = "peak",
     output: Output = Path("field.png"),
     dpi: Dpi = 200,
     as_json: Json = False,
@@ -126,6 +135,7 @@ def field(
         level=level,
         data=data,
         seed=seed,
+        normalization=normalization,
         dpi=dpi,
     )
     result = {

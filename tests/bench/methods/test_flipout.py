@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -53,6 +54,15 @@ def test_kl_vanishes_only_where_posterior_and_prior_agree():
     with torch.no_grad():
         layer.weight_mean[0, 0] += layer.prior_std
     assert layer.kl().item() == pytest.approx(0.5)
+
+
+def test_the_prior_s_deviation_is_rounded_once():
+    """Computed in float64: the same on every device, which checkpoints are compared by."""
+    with seeded("cpu", 4):
+        layer = nn.Linear(513, 257)
+    weight = layer.weight.detach().numpy().astype(np.float64)
+    assert FlipoutLinear(layer).prior_std.numpy() == np.float32(np.sqrt((weight**2).mean()))
+    assert FlipoutLinear(layer).prior_std.dtype == torch.float32
 
 
 def test_the_prior_and_the_start_come_from_the_trained_weights():

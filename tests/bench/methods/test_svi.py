@@ -44,6 +44,25 @@ def test_the_divergence_is_the_sum_over_layers():
     torch.testing.assert_close(variational.kl(), sum(layers))
 
 
+@pytest.mark.parametrize("name", ["svi", "svi_ll"])
+def test_the_divergence_counts_once_for_all_training_examples(name, clean):
+    """The penalty of a step is KL / n: minus the evidence bound, per example."""
+    trained = {}
+
+    class Recording:
+        def train(self, network, inputs, labels, *, penalty, **options):
+            trained.update(network=network, penalty=penalty(), inputs=inputs, options=options)
+            return network
+
+    data = CleanData(clean.network, clean.images, clean.labels, Recording())
+    create(name, epochs=7).fit(data)
+    assert len(clean.labels) == 1198
+    torch.testing.assert_close(trained["penalty"], trained["network"].kl() / 1198)
+    assert trained["penalty"] > 0
+    assert trained["options"]["epochs"] == 7
+    assert trained["inputs"] is (data.images if name == "svi" else data.features)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["svi", "svi_ll"])
 def test_it_learns(name, clean, digits):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.signal import argrelmax
 
+from qipf.errors import QIPFInputError
 from qipf.report.figures.sine import BANDWIDTHS, draw_sine, sine_field
 from tests.report.figures.svg import texts
 
@@ -79,6 +80,22 @@ def test_modes_peak_near_the_mean_for_narrow_kernels_only(fields):
     assert peaks_near_the_mean(fields[0.15])
     assert peaks_near_the_mean(fields[0.3])
     assert not peaks_near_the_mean(fields[0.5])
+
+
+@pytest.mark.parametrize("kernel", ["density", "standard"])
+def test_only_the_modes_depend_on_the_kernel_s_constant(fields, kernel):
+    other = sine_field(0.3, kernel)
+    np.testing.assert_array_equal(other.density, fields[0.3].density)
+    np.testing.assert_array_equal(other.potential, fields[0.3].potential)
+    assert not np.allclose(other.modes, fields[0.3].modes)
+    # order 1 alone is the potential, whatever the constant
+    first = sine_field(0.3, kernel, orders=(1,), softening=0.0)
+    np.testing.assert_allclose(first.modes[:, 0], other.potential, atol=1e-9)
+
+
+def test_an_unknown_constant_is_refused(tmp_path):
+    with pytest.raises(QIPFInputError, match="Unknown normalization 'peek'. Did you mean 'peak'"):
+        draw_sine(tmp_path / "sine.svg", normalization="peek")
 
 
 @pytest.mark.slow

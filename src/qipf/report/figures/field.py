@@ -43,13 +43,17 @@ class ProjectedField:
     wrong: NDArray  # (n_wrong,)
 
 
-def projected_field(trained: TrainedNetwork, corruption: str, level: float) -> ProjectedField:
+def projected_field(
+    trained: TrainedNetwork, corruption: str, level: float, normalization: str = "peak"
+) -> ProjectedField:
     """The field of the training predictions along their first axis, with the test predictions."""
     points = np.asarray(trained.field.centers_, np.float64)
     projection = PCA(1, svd_solver="full").fit(points)  # its largest component is positive
     centers = projection.transform(points)
     orders = tuple(trained.field.orders)
-    line = QIPF(orders=orders, bandwidth="silverman", softening=SOFTENING).fit(centers)
+    line = QIPF(
+        orders=orders, bandwidth="silverman", softening=SOFTENING, normalization=normalization
+    ).fit(centers)
     predictions = trained.predict(corruption, level)
     tested = projection.transform(predictions.logits.double().numpy())[:, 0]
     wrong = predictions.predicted.numpy() != trained.labels
@@ -79,6 +83,7 @@ def draw_field(
     level: float,
     data: Path | str | None = None,
     seed: int | None = None,
+    normalization: str = "peak",
     dpi: int = DPI,
 ) -> ProjectedField:
     """Draw the field of the training predictions, the test predictions, and the modes.
@@ -89,7 +94,8 @@ def draw_field(
     run = Run(folder)
     chosen = run.network(network)
     level = run.level(chosen, run.corruption(chosen, corruption), level)
-    field = projected_field(TrainedNetwork(run, chosen, data, seed), corruption, level)
+    trained = TrainedNetwork(run, chosen, data, seed)
+    field = projected_field(trained, corruption, level, normalization)
     with drawing(path, width=6.6, height=6.2, rows=2, sharex=True, dpi=dpi) as axes:
         _draw_density(axes[0][0], field)
         _draw_modes(axes[1][0], field)
@@ -101,8 +107,8 @@ def draw_field(
             "Logits are projected on the first principal axis of the training logits "
             f"({variance:.0%} of their variance);\ndashed: density (IPF) of the "
             "training predictions there. Field and modes are those of the projected\n"
-            f"numbers, Silverman's bandwidth, softening {SOFTENING:g}; curves and histograms are "
-            "scaled to a maximum of 1.",
+            f"numbers, Silverman's bandwidth, softening {SOFTENING:g}, kernel {normalization!r}; "
+            "curves and histograms are scaled to a maximum of 1.",
             fontsize=7,
         )
     return field

@@ -1,5 +1,6 @@
 """The field of a sine wave: the paper's Figure 2."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from qipf.errors import unknown_name
 from qipf.field import engines
-from qipf.field.potential import bare_modes, curvature, ground_energies
+from qipf.field.potential import NORMALIZATIONS, bare_modes, curvature, ground_energies
 from qipf.report.figures.drawing import DPI, drawing, graded
 
 FREQUENCY = 50.0  # Hz
@@ -27,18 +29,24 @@ class SineField:
     places: np.ndarray  # (P,) in (-2, 2)
     density: np.ndarray  # (P,) ρ, the IPF
     potential: np.ndarray  # (P,) V_s, the QIPF
-    modes: np.ndarray  # (P, 8) V_p of orders 2, 4, …, 16
+    modes: np.ndarray  # (P, len(orders)) V_p
 
 
-def sine_field(bandwidth: float, places: int = 801) -> SineField:
+def sine_field(
+    bandwidth: float,
+    normalization: str = "peak",
+    orders: Sequence[int] = ORDERS,
+    softening: float = SOFTENING,
+    places: int = 801,
+) -> SineField:
     """The field at evenly spaced places of (-2, 2)."""
     wave = np.sin(2 * np.pi * FREQUENCY * np.arange(SAMPLES) / RATE)
     line = np.linspace(-2, 2, places + 2)[1:-1]
     field = engines.create("reference", torch.from_numpy(wave)[:, None], bandwidth)
     inside, along = field(torch.from_numpy(wave)[:, None]), field(torch.from_numpy(line)[:, None])
     ground = float(curvature(inside, bandwidth).min())
-    energies = ground_energies(bare_modes(inside, bandwidth, ORDERS, SOFTENING))
-    modes = bare_modes(along, bandwidth, ORDERS, SOFTENING) + energies
+    options = (bandwidth, orders, softening, normalization)
+    modes = bare_modes(along, *options) + ground_energies(bare_modes(inside, *options))
     return SineField(
         bandwidth=bandwidth,
         places=line,
@@ -48,13 +56,15 @@ def sine_field(bandwidth: float, places: int = 801) -> SineField:
     )
 
 
-def draw_sine(path: Path, dpi: int = DPI) -> None:
+def draw_sine(path: Path, dpi: int = DPI, normalization: str = "peak") -> None:
     """Draw the three fields side by side (PNG, PDF or SVG by the file's name)."""
+    if normalization not in NORMALIZATIONS:
+        raise unknown_name("normalization", normalization, NORMALIZATIONS)
     with drawing(
         path, width=10.0, height=5.6, rows=2, columns=3, sharex=True, sharey="row", dpi=dpi
     ) as axes:
         for column, bandwidth in enumerate(BANDWIDTHS):
-            _draw_field(axes[0][column], axes[1][column], sine_field(bandwidth))
+            _draw_field(axes[0][column], axes[1][column], sine_field(bandwidth, normalization))
         axes[0][0].set_ylabel("share of its maximum")
         axes[1][0].set_ylabel("mode, share of its maximum")
         axes[0][0].legend(loc="upper center")

@@ -43,7 +43,11 @@ class TrainedNetwork:
     @cached_property
     def field(self) -> QIPF:
         """The field over the network's training logits, fitted as in the run."""
-        return cast(QIPF, cast(Field, self._bench.method("qipf")).field_)
+        return self.field_of("qipf")
+
+    def field_of(self, method: str) -> QIPF:
+        """The field of another row of the tables, such as ``qipf_normalized``."""
+        return cast(QIPF, cast(Field, self._bench.method(method)).field_)
 
     @property
     def labels(self) -> NDArray:  # (n,)
