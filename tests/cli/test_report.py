@@ -21,8 +21,7 @@ def files(tmp_path, monkeypatch):
     np.savez("train.npz", logits=train, labels=train.argmax(1))
     np.savez("test.npz", logits=test, labels=(test + noise).argmax(1))
     np.savez("narrow.npz", logits=test[:, :4])
-    np.savez("tiny.npz", logits=train[:5])
-    (tmp_path / "bare.csv").write_text("logit_0,logit_1\n")
+    (tmp_path / "bare.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
     shutil.copy(STORED / "field-v4.qipf", "m.qipf")
     (tmp_path / "empty").mkdir()
     return tmp_path
@@ -52,7 +51,19 @@ def test_a_page_of_a_calibrated_model(monkeypatch, capsys, files):
     assert (code, out, err) == (0, "wrote mine.html\n", "")
     page = (files / "mine.html").read_text()
     assert "150 test predictions, compared with 280 held-out ones." in page
-    assert "qipf report --model m.qipf --test test.npz" in page
+    assert "qipf report --model m.qipf --test test.npz -o mine.html" in page
+
+
+@pytest.mark.slow
+def test_a_page_of_a_model_that_is_not_calibrated(monkeypatch, capsys, files):
+    words = "report --model m.qipf --test test.npz -o mine.html"
+    assert run(monkeypatch, capsys, *words.split())[0] == 0
+    assert "Whether the data has shifted is not shown" in (files / "mine.html").read_text()
+    before = (files / "m.qipf").read_bytes()
+    assert run(monkeypatch, capsys, *words.split(), "--calibrate", "train.npz")[0] == 0
+    page = (files / "mine.html").read_text()
+    assert "150 test predictions, compared with 200 held-out ones." in page
+    assert (files / "m.qipf").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -61,13 +72,16 @@ def test_a_page_of_a_calibrated_model(monkeypatch, capsys, files):
         ("", "Give the folder of a run"),
         ("--train train.npz", "Give the folder of a run"),
         ("--train train.npz --model m.qipf --test test.npz", "Give the folder of a run"),
-        ("--model m.qipf --test test.npz", "m.qipf is not calibrated"),
         ("empty --train train.npz", "--train cannot be used with the folder of a run"),
         ("empty --risk 0.1", "--risk cannot be used with the folder of a run"),
         ("--train train.npz --test test.npz --data .", "--data is for a run"),
         ("--train no.npz --test test.npz", "There is no file no.npz"),
         ("--train train.npz --test narrow.npz", "Training rows have 10 logits, test rows 4"),
-        ("--train tiny.npz --test test.npz", "at least 20"),
+        ("--train train.npz --calibrate train.npz --test test.npz", "is the training data itself"),
+        ("--train train.npz --calibrate narrow.npz --test test.npz", "narrow.npz has 4 logits"),
+        ("--model m.qipf --train-labels y.npy --test test.npz", "--train-labels needs --train"),
+        ("--model m.qipf --calibrate-labels y.npy --test test.npz", "needs --calibrate"),
+        ("empty --calibrate train.npz", "--calibrate cannot be used with the folder of a run"),
         ("--train train.npz --test test.npz --risk 2", "between 0 and 1"),
         ("--train train.npz --test test.npz -o mine.pdf", "Cannot write 'mine.pdf'"),
         ("--train train.npz --test test.npz -o no/m.html", "There is no folder no"),

@@ -177,7 +177,7 @@ def test_a_dataset_has_equal_scores_though_a_worker_is_killed(field, tmp_path, m
     scored = distributed.score(made, field, modes=True, workers=1)
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
     assert died.exists()
-    assert found.column_names == ["id", "text", "uncertainty", *(f"mode_{p}" for p in range(1, 5))]
+    assert found.column_names == ["id", "text", *result_names(field, True)]
     assert found["id"].to_pylist() == list(range(ROWS))
     assert found["text"].to_pylist() == text
     for name, values in steady_results(field, LOGITS, result_names(field, True)).items():
@@ -202,7 +202,7 @@ def test_logits_but_no_other_columns_may_have_names_of_results():
     alone = ray.data.from_arrow(given.drop_columns(["id"]))
     scored = distributed.score(alone, field, TAKEN, modes=True, workers=1)
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
-    assert found.column_names == ["uncertainty", "mode_1", "mode_2"]
+    assert found.column_names == ["predicted", "uncertainty", "outlier", "mode_1", "mode_2"]
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
     for name, values in steady_results(field, logits, result_names(field, True)).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name

@@ -105,7 +105,7 @@ def fit(
     held_out = None
     if calibrate is not None:
         truth = labels_for(calibrate_labels, labels)
-        held_out = read_held_out(calibrate, table, columns, truth)
+        held_out = read_held_out(calibrate, table.path, table.dimension, columns, truth)
         require_labels(held_out, calibrate, "--calibrate-labels", max_risk)
     elif calibrate_labels is not None or max_risk is not None:
         option = "--max-risk" if calibrate_labels is None else "--calibrate-labels"

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from qipf.cli.options import Columns, Json, Labels, Runs, print_result
+from qipf.cli.options import CalibrateLabels, Columns, Json, Runs, print_result
 from qipf.errors import QIPFInputError
 
 
@@ -15,11 +15,28 @@ def report(
         Path | None, Option(help="Instead of a run: logits of your own training data.")
     ] = None,
     model: Annotated[
-        Path | None, Option(help="Instead of --train: a calibrated model file of logits.")
+        Path | None, Option(help="Instead of --train: a model file of logits, as of qipf fit.")
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        Option(
+            help="Logits of held-out data, which neither the network nor the model was fitted on, "
+            "to compare the test data with. Default: the calibration set of --model."
+        ),
     ] = None,
     test: Annotated[Path | None, Option(help="With --train or --model: logits to score.")] = None,
     output: Annotated[Path, Option("--output", "-o", help="Page to write.")] = Path("report.html"),
-    labels: Labels = None,
+    labels: Annotated[
+        str | None,
+        Option(
+            help="True classes: a column or an array of all files, or an .npy file for the rows of "
+            "--test. Default: label or labels, if present."
+        ),
+    ] = None,
+    train_labels: Annotated[
+        str | None, Option(help="True classes of the rows of --train, if not as --labels.")
+    ] = None,
+    calibrate_labels: CalibrateLabels = None,
     columns: Columns = None,
     risk: Annotated[
         float | None,
@@ -36,20 +53,25 @@ def report(
     """Write one HTML page about a benchmark run, or about your own model's logits.
 
     The page is a single file that works offline. For your own model it needs logits of the data to
-    score (.npz, .npy, .csv or .parquet), with or without labels, and either logits of the training
-    data or a model file that was fitted with --calibrate.
+    score (.npz, .npy, .csv or .parquet) and either logits of the training data, to which a model is
+    fitted as by qipf fit, or a model file. With labels of the data to score the page compares
+    scores by how well they find the errors, and suggests a threshold for the best one. With
+    held-out logits (--calibrate) it shows whether the data has shifted.
 
     Example: `qipf report runs/digits -o report.html`
 
-    Example: `qipf report --train train.npz --test test.npz -o mine.html`
+    Example: `qipf report --train train.npz --calibrate held_out.npz --test test.npz -o mine.html`
 
     Example: `qipf report --model model.qipf --test test.csv --risk 0.01 -o mine.html`
     """
     own = {
         "--train": train,
         "--model": model,
+        "--calibrate": calibrate,
         "--test": test,
         "--labels": labels,
+        "--train-labels": train_labels,
+        "--calibrate-labels": calibrate_labels,
         "--columns": columns,
         "--risk": risk,
     }
@@ -68,11 +90,16 @@ def report(
         )
     if data is not None:
         raise QIPFInputError("--data is for a run, not for logits.")
-    from qipf.io.logits.columns import AUTO
+    for option, value, needed in (
+        ("--train-labels", train_labels, train),
+        ("--calibrate-labels", calibrate_labels, calibrate),
+    ):
+        if value is not None and needed is None:
+            raise QIPFInputError(f"{option} needs {option.removesuffix('-labels')}.")
     from qipf.report.own.page import write_own_report
 
     study = write_own_report(
-        train, test, output, columns, AUTO if labels is None else labels, risk, model
+        train, test, output, columns, labels, risk, model, calibrate, train_labels, calibrate_labels
     )
     result: dict[str, Any] = {
         "output": output,

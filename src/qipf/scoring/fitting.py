@@ -19,20 +19,27 @@ def fit_table(field: QIPF, table: Table) -> QIPF:
 
 
 def read_held_out(
-    path: Path | str, train: Table, columns: str | None = None, labels: str | None = AUTO
+    path: Path | str,
+    train: str,
+    dimension: int,
+    columns: str | None = None,
+    labels: str | None = AUTO,
 ) -> Block:
-    """Read held-out rows; raise if they are the training file or have another number of logits."""
-    if Path(path).exists() and Path(path).samefile(train.path):
+    """Read held-out rows; raise if they are the training file or have another number of logits.
+
+    `train` is the file of training logits, or of a model, that has `dimension` logits per row.
+    """
+    if Path(path).exists() and Path(path).samefile(train):
         raise QIPFInputError(
             f"{path} is the training data itself, which is less uncertain than new data. "
             "Calibrate with held-out predictions."
         )
     held_out = read_table(path, columns, labels)
     width = held_out.logits.shape[1]
-    if width != train.dimension:
+    if width != dimension:
         raise QIPFInputError(
-            f"{path} has {width} logits per row, but {train.path} has {train.dimension}. Calibrate "
-            "with predictions of the same network."
+            f"{path} has {width} logits per row, but {train} has {dimension}. Calibrate with "
+            "predictions of the same network."
         )
     return held_out
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qipf import AcceptRule, QIPFInputError
+from qipf import QIPF, AcceptRule, QIPFInputError
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.own.page import own_page, write_own_report
@@ -23,9 +23,17 @@ NOISE = np.random.default_rng(0).normal(scale=4.0, size=TEST.shape)
 LABELS = (TEST + NOISE).argmax(1)
 
 
+HELD_OUT = make_logits(500, seed=4).double().numpy()
+
+
 @pytest.fixture(scope="module")
-def labelled():
-    return study(Block(TRAIN, TRAIN.argmax(1)), Block(TEST, LABELS))
+def field():
+    return QIPF().fit(TRAIN, TRAIN.argmax(1)).calibrate(HELD_OUT)
+
+
+@pytest.fixture(scope="module")
+def labelled(field):
+    return study(field, Block(TEST, LABELS))
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +69,27 @@ def cells(page, caption):
 
 
 @pytest.mark.slow
-def test_the_sections_with_labels_and_without(page):
+def test_the_sections_with_labels_and_without(page, field):
     assert headings(page) == [
         "In short", "Finding errors", "Right and wrong predictions", "Risk and coverage",
         "Held out and test", "Most uncertain predictions", "A threshold", "How it was made",
     ]  # fmt: skip
-    blind = own_page(study(Block(TRAIN), Block(TEST)))
+    blind = own_page(study(field, Block(TEST)))
     assert headings(blind) == [
         "In short", "Held out and test", "Most uncertain predictions", "A threshold",
         "How it was made",
     ]  # fmt: skip
     assert "There are no labels, so errors are unknown" in blind
     assert "it shows what is unusual, not what is wrong" in blind
+
+
+def test_without_held_out_predictions_nothing_is_said_about_shift():
+    alone = plain(own_page(study(QIPF(bandwidth=3.0).fit(TRAIN), Block(TEST))))
+    assert "Held out and test" not in alone
+    assert "held-out predictions; 5% are expected" not in alone
+    assert "Whether the data has shifted is not shown" in alone
+    assert "No threshold is suggested: there are neither labels nor held-out predictions" in alone
+    assert "300 test predictions. " in alone
 
 
 @pytest.mark.slow
@@ -96,14 +113,18 @@ def test_the_summary_names_the_best_score(labelled, page):
 
 
 def test_the_most_uncertain_come_first(labelled, page):
-    rows = cells(page, "The 25 most uncertain test predictions.")
-    order = np.argsort(-labelled.scores["qipf"], kind="stable")[:25]
+    best = labelled.best
+    rows = cells(page, f"The 25 most uncertain test predictions, by {best}.")
+    order = np.argsort(-labelled.scores[best], kind="stable")[:25]
     assert [int(row[0]) for row in rows] == order.tolist()
-    assert [int(row[3]) for row in rows] == TEST.argmax(1)[order].tolist()
-    assert [int(row[4]) for row in rows] == LABELS[order].tolist()
+    assert [int(row[1]) for row in rows] == TEST.argmax(1)[order].tolist()
+    assert [int(row[2]) for row in rows] == LABELS[order].tolist()
+    assert [row[3] for row in rows] == [f"{labelled.scores[best][k]:.4g}" for k in order]
+    below = [(labelled.reference < labelled.scores["qipf"][k]).mean() for k in order]
+    assert [row[-1] for row in rows] == [f"{share:.1%}" for share in below]
 
 
-def test_shares_above_quantiles_of_the_training_data(labelled, page):
+def test_shares_above_quantiles_of_the_held_out_data(labelled, page):
     rows = cells(page, "Test predictions above quantiles")
     marks = np.quantile(labelled.reference, [0.5, 0.9, 0.95, 0.99, 0.999])
     above = [(labelled.scores["qipf"] > mark).mean() for mark in marks]
@@ -118,7 +139,8 @@ NOTHING = AcceptRule(
 
 def text_of(labelled, rule, **results):
     evaluation = RuleEvaluation(rule, count=150, **results)
-    return plain(render("own.html", "threshold", found=replace(labelled, evaluation=evaluation)))
+    found = replace(labelled, evaluation=evaluation)
+    return plain(render("own.html", "threshold", found=found, count=4))
 
 
 @pytest.mark.parametrize("errors", [4, 40])
@@ -126,8 +148,8 @@ def test_the_threshold_comes_with_the_rules_own_text(labelled, errors):
     page = text_of(labelled, RULE, accepted=100, errors=errors)
     lines = str(RULE).splitlines()
     suggestion = (
-        f"Suggested: {lines[0]} {lines[1]} Of 150 other predictions this rule accepts 66.7%, and "
-        f"{errors}% of these are wrong."
+        f"Suggested, by {labelled.best}: {lines[0]} {lines[1]} Of 150 other predictions this rule "
+        f"accepts 66.7%, and {errors}% of these are wrong."
     )
     assert suggestion in page
     for line in lines[2:]:
@@ -152,9 +174,9 @@ def test_where_nothing_can_be_certified_the_rule_gives_the_reason(labelled):
 
 
 @pytest.mark.parametrize(("shift", "kind"), [(0, "right"), (1, "wrong")])
-def test_a_perfect_model_and_one_that_is_always_wrong(shift, kind):
+def test_a_perfect_model_and_one_that_is_always_wrong(field, shift, kind):
     labels = (TEST.argmax(1) + shift) % 10
-    page = own_page(study(Block(TRAIN), Block(TEST[:40], labels[:40])))
+    page = own_page(study(field, Block(TEST[:40], labels[:40])))
     assert f"All test predictions are {kind}" in page
 
 
@@ -166,7 +188,42 @@ def test_files_are_read_and_the_page_is_whole(tmp_path):
     page = (tmp_path / "mine.html").read_text()
     assert "&lt;test&gt;.npz" in page
     assert "<test>" not in page
-    assert str(tmp_path) not in page
     with pytest.raises(QIPFInputError, match=r"There is no file .*no\.npz"):
         write_own_report(tmp_path / "no.npz", tmp_path / "<test>.npz", tmp_path / "other.html")
     assert not (tmp_path / "other.html").exists()
+
+
+@pytest.mark.slow
+def test_the_command_is_the_one_that_was_run_and_the_fit_that_of_qipf_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, array in (
+        ("train", TRAIN), ("train_y", TRAIN.argmax(1)), ("held", HELD_OUT), ("my test", TEST),
+        ("y", LABELS),
+    ):  # fmt: skip
+        np.save(f"{name}.npy", array)
+    found = write_own_report(
+        "train.npy", "my test.npy", "mine.html", labels="y.npy", target=0.4,
+        calibrate="held.npy", train_labels="train_y.npy",
+    )  # fmt: skip
+    expected = QIPF().fit(TRAIN, TRAIN.argmax(1)).calibrate(HELD_OUT)
+    assert found.field.n_samples_seen_ == len(TRAIN)
+    np.testing.assert_array_equal(found.scores["qipf"], expected.uncertainty(TEST))
+    np.testing.assert_array_equal(found.reference, expected.calibration_.scores)
+    assert found.labels.tolist() == LABELS.tolist()
+    command = (
+        "qipf report --train train.npy --train-labels train_y.npy --calibrate held.npy "
+        "--test 'my test.npy' --labels y.npy --risk 0.4 -o mine.html"
+    )
+    assert command in plain((tmp_path / "mine.html").read_text())
+
+
+@pytest.mark.slow
+def test_clean_data_shows_no_shift_and_other_data_does():
+    """A network treats its training rows differently; only other rows show what is usual."""
+    learned = TRAIN * 0.5
+    field = QIPF(bandwidth=3.0).fit(learned[:320])
+    usual = np.quantile(field.uncertainty(learned[320:]), 0.9)
+    assert (field.uncertainty(TEST) > usual).mean() > 0.5  # what other training rows would say
+    found = study(field.calibrate(HELD_OUT), Block(TEST))
+    assert found.above(0.9)[1] == pytest.approx(0.1, abs=0.04)
+    assert study(field, Block(TEST * 2)).above(0.9)[1] > 0.5

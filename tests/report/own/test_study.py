@@ -8,17 +8,20 @@ from scipy.special import entr, log_softmax, logsumexp, softmax
 
 from qipf import QIPF, QIPFInputError, accept_rule
 from qipf.io.logits import Block
-from qipf.report.own.study import METHODS, certified_evaluation, study
+from qipf.report.own.study import CONFIDENCE, METHODS, certified_evaluation, study
 from qipf.report.run.decisions import random_halves
 from tests.conftest import make_logits
 
 TRAIN = make_logits(200).double().numpy()
 TEST = make_logits(80, seed=3).double().numpy()
+FIELD = QIPF(bandwidth=3.0).fit(TRAIN)
+HELD_OUT = make_logits(150, seed=4).double().numpy()
+KNOWN = QIPF(bandwidth=3.0).fit(TRAIN).calibrate(HELD_OUT)
 LABELS = np.where(np.arange(80) % 4 == 0, (TEST.argmax(1) + 1) % 10, TEST.argmax(1))
 
 
 def test_scores_are_those_of_the_formulas():
-    found = study(Block(TRAIN), Block(TEST, LABELS))
+    found = study(FIELD, Block(TEST, LABELS))
     p = softmax(TEST, axis=1)
     expected = {
         "softmax": -np.expm1(log_softmax(TEST, axis=1).max(1)),
@@ -32,39 +35,58 @@ def test_scores_are_those_of_the_formulas():
     np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
 
 
-def test_what_is_usual_is_measured_outside_the_field():
-    found = study(Block(TRAIN), Block(TEST), seed=4)
-    assert found.field.n_samples_seen_ == 160
-    order = np.random.default_rng(4).permutation(200)
-    np.testing.assert_array_equal(found.reference, found.field.uncertainty(TRAIN[order[:40]]))
-    again = QIPF(random_state=4).fit(TRAIN[order[40:]])
-    np.testing.assert_array_equal(found.scores["qipf"], again.uncertainty(TEST))
+def test_what_is_usual_comes_from_the_calibration_or_not_at_all():
+    found = study(KNOWN, Block(TEST))
+    np.testing.assert_array_equal(found.reference, np.sort(KNOWN.uncertainty(HELD_OUT)))
+    mark, above = found.above(0.9)
+    assert (mark, above) == (
+        np.quantile(found.reference, 0.9), (KNOWN.uncertainty(TEST) > mark).mean(),
+    )  # fmt: skip
+    alone = study(FIELD, Block(TEST))
+    assert alone.reference is None
+    assert alone.threshold is None
+
+
+def test_the_threshold_is_that_of_the_score_that_finds_the_errors_best():
+    rng = np.random.default_rng(0)
+    wrong = rng.random(1000) < 0.2
+    logits = rng.normal(size=(1000, 10))
+    logits[np.arange(1000), 0] = np.where(wrong, 4.0, 8.0)  # the softmax knows what is wrong
+    labels = np.where(wrong, 1, 0)
+    field = QIPF(bandwidth=3.0).fit(logits + 5 * rng.normal(size=logits.shape))
+    found = study(field, Block(logits, labels), 0.05)
+    assert found.best == max(METHODS, key=lambda name: found.metrics[name]["roc_auc"]) != "qipf"
+    rule = found.evaluation.rule
+    assert found.threshold["score"] == found.best
+    assert rule == certified_evaluation(found.scores[found.best], found.wrong, 0.05).rule
+    # the best of four scores is chosen on the rows that certify it
+    assert rule.confidence == CONFIDENCE == 1 - 0.05 / 4
 
 
 def test_without_labels_the_threshold_says_what_is_unusual():
-    found = study(Block(TRAIN), Block(TEST))
+    found = study(KNOWN, Block(TEST))
     limit = found.threshold
     assert found.wrong is None
     assert not found.metrics
-    assert limit["uncertainty"] == np.quantile(found.reference, 0.95)
+    assert (limit["score"], limit["threshold"]) == ("qipf", np.quantile(found.reference, 0.95))
     assert (limit["target"], limit["error_rate"], limit["holds"]) == (0.05, None, True)
-    assert limit["kept"] == (found.scores["qipf"] <= limit["uncertainty"]).mean()
+    assert limit["kept"] == (found.scores["qipf"] <= limit["threshold"]).mean()
 
 
 def test_without_errors_a_rule_is_certified_all_the_same():
-    wrong = np.zeros(800, bool)
-    found = certified_evaluation(np.arange(800.0), wrong)
+    wrong = np.zeros(1000, bool)
+    found = certified_evaluation(np.arange(1000.0), wrong)
     assert found.rule.max_risk == 0.01  # no error tells what would be reasonable
     assert found.rule.certified
-    assert found.rule.accepted == 400
-    assert not study(Block(TRAIN), Block(TEST, TEST.argmax(1))).metrics
+    assert found.rule.accepted == 500
+    assert not study(FIELD, Block(TEST, TEST.argmax(1))).metrics
 
 
 def test_the_threshold_is_the_certified_rule_of_one_half():
     wrong = np.arange(4000) >= 3000
     found = certified_evaluation(np.arange(4000.0), wrong, target=0.05, seed=2)
     held_out, other = random_halves(4000, 2)
-    assert found.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05)
+    assert found.rule == accept_rule(np.arange(4000.0)[held_out], wrong[held_out], 0.05, CONFIDENCE)
     assert 3000 <= found.rule.threshold < 3160
     accepted = other <= found.rule.threshold
     assert (found.count, found.accepted) == (2000, accepted.sum())
@@ -85,27 +107,26 @@ def test_the_limit_is_never_chosen_by_the_half_that_certifies_it(count, seed):
 
 
 def test_the_study_tells_the_rules_threshold_or_none():
-    found = study(Block(TRAIN), Block(TEST, LABELS), 0.9)
+    found = study(KNOWN, Block(TEST, LABELS), 0.9)
     rule = found.evaluation.rule
-    assert rule == certified_evaluation(found.scores["qipf"], found.wrong, 0.9).rule
+    assert rule == certified_evaluation(found.scores[found.best], found.wrong, 0.9).rule
     assert found.threshold == {
-        "uncertainty": rule.threshold, "target": 0.9, "kept": found.evaluation.coverage,
-        "error_rate": found.evaluation.risk, "holds": True,
+        "score": found.best, "threshold": rule.threshold, "target": 0.9,
+        "kept": found.evaluation.coverage, "error_rate": found.evaluation.risk, "holds": True,
     }  # fmt: skip
-    assert study(Block(TRAIN), Block(TEST, LABELS), 0.001).threshold is None
-    single = study(Block(TRAIN), Block(TEST[:1], LABELS[:1]))  # nothing to halve
+    assert study(KNOWN, Block(TEST, LABELS), 0.001).threshold is None
+    single = study(KNOWN, Block(TEST[:1], LABELS[:1]))  # nothing to halve
     assert single.evaluation is None
     assert single.threshold["error_rate"] is None
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "target", "phrase"),
+    ("test", "target", "phrase"),
     [
-        (TRAIN, TEST[:, :4], None, "Training rows have 10 logits, test rows 4"),
-        (TRAIN[:19], TEST, None, "at least 20 are needed"),
-        (TRAIN, TEST, 1.0, "between 0 and 1"),
+        (TEST[:, :4], None, "Training rows have 10 logits, test rows 4"),
+        (TEST, 1.0, "between 0 and 1"),
     ],
 )
-def test_unusable_inputs_raise(train, test, target, phrase):
+def test_unusable_inputs_raise(test, target, phrase):
     with pytest.raises(QIPFInputError, match=phrase):
-        study(Block(train), Block(test), target)
+        study(FIELD, Block(test), target)

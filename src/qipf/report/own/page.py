@@ -1,14 +1,15 @@
 """The report page of a user's own predictions, from saved logits."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from qipf._version import __version__
-from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.io.logits import Block, read_table
+from qipf.io.logits import open_table, read_table
+from qipf.io.logits.columns import AUTO
 from qipf.metrics.error_detection import HIGHER_IS_BETTER, bootstrap
 from qipf.report.charts import (
     Charts,
@@ -17,10 +18,11 @@ from qipf.report.charts import (
     histogram_chart,
     risk_coverage_chart,
 )
-from qipf.report.own.study import FLAGGED, METHODS, PEERS, Study, study
+from qipf.report.own.study import FLAGGED, METHODS, Study, require_width, study
 from qipf.report.page import Section, checked_page, page_html, render, write_page
 from qipf.report.style import RIGHT, WRONG
 from qipf.report.tables import TITLES
+from qipf.scoring.fitting import fit_table, labels_for, read_held_out
 from qipf.storage.save_load import load_field
 
 #: Rows of the table of the most uncertain predictions.
@@ -35,41 +37,60 @@ def write_own_report(
     test: Path | str,
     output: Path | str,
     columns: str | None = None,
-    labels: str | None = "auto",
+    labels: str | None = None,
     target: float | None = None,
     model: Path | str | None = None,
+    calibrate: Path | str | None = None,
+    train_labels: str | None = None,
+    calibrate_labels: str | None = None,
 ) -> Study:
-    """Write the page for logits in two files (see `qipf.io.logits.open_table`).
+    """Write the page for logits in files (see `qipf.io.logits.open_table`).
 
     Parameters
     ----------
-    train, test : logits of the training data, and logits to score; with labels the page shows how
-        well errors are found.
-    model : file of a calibrated model, instead of `train`.
+    train, test : logits of the training data, to which a default field is fitted as by `qipf fit`,
+        and logits to score; with labels the page shows how well errors are found.
+    model : file of a model, instead of `train`.
+    calibrate : logits of held-out data, with which the test data is compared; by default the
+        calibration set of the model, if it has one.
     output : the page, ending in .html.
-    columns, labels : which columns or arrays to read, in both files.
+    columns : which columns or arrays hold the logits, in all files.
+    labels : which column or array holds the true classes, in all files; or an .npy file with those
+        of the test data.
+    train_labels, calibrate_labels : the same for these files, where it differs.
     target : limit on the error rate for the suggested threshold.
     """
+    given = {
+        "--train": train, "--train-labels": train_labels, "--model": model,
+        "--calibrate": calibrate, "--calibrate-labels": calibrate_labels, "--test": test,
+        "--labels": labels, "--columns": columns, "--risk": target, "-o": output,
+    }  # fmt: skip
+    words = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
     output = checked_page(output)
+    rows = read_table(test, columns, AUTO if labels is None else labels)
     if model is None:
         assert train is not None
-        fitted: Block | QIPF = read_table(train, columns, labels)
-        options = f"--train {Path(train).name} --test {Path(test).name}"
+        table = open_table(train, columns, labels_for(train_labels, labels))
+        require_width(rows, table.dimension)
+        field, path, dimension = QIPF(), table.path, table.dimension
     else:
-        fitted = load_field(model)
-        if fitted.calibration_ is None:
-            raise QIPFInputError(
-                f"{model} is not calibrated, so there is nothing to compare predictions with. Fit "
-                "it with --calibrate, or give training logits with --train."
-            )
-        options = f"--model {Path(model).name} --test {Path(test).name}"
-    found = study(fitted, read_table(test, columns, labels), target)
-    write_page(output, own_page(found, options))
+        field, path = load_field(model), str(model)
+        dimension = field.n_features_in_
+    held_out = None
+    if calibrate is not None:
+        truth = labels_for(calibrate_labels, labels)
+        held_out = read_held_out(calibrate, path, dimension, columns, truth)
+    if model is None:
+        fit_table(field, table)
+    if held_out is not None:
+        field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
+    found = study(field, rows, target)
+    write_page(output, own_page(found, shlex.join(["qipf", "report", *words])))
     return found
 
 
-def own_page(found: Study, options: str = "--train train.npz --test test.npz") -> str:
-    """The page as HTML; `options` are those of `qipf report` that make it."""
+def own_page(found: Study, command: str = "") -> str:
+    """The page as HTML; `command` is the one that makes it."""
 
     def section(heading: str, macro: str, **content: Any) -> Section:
         return Section(heading, render("own.html", macro, found=found, **content))
@@ -90,22 +111,24 @@ def own_page(found: Study, options: str = "--train train.npz --test test.npz") -
             ),
             section("Risk and coverage", "risk", spec=curves),
         ]
-    compared = grouped_histogram(
-        {"held out": (found.reference, RIGHT), "test": (found.scores["qipf"], WRONG)},
-        "Uncertainty of held-out and test predictions",
-        "uncertainty (qipf)",
-    )
-    first = np.argsort(-found.scores["qipf"], kind="stable")[:MOST_UNCERTAIN]
+    shift, lead = [], f"{len(found.predicted):,} test predictions"
+    if found.reference is not None:
+        chart = grouped_histogram(
+            {"held out": (found.reference, RIGHT), "test": (found.scores["qipf"], WRONG)},
+            "Uncertainty of held-out and test predictions",
+            "uncertainty (qipf)",
+        )
+        compared = {"spec": chart_spec(chart), "quantiles": QUANTILES}
+        shift = [section("Held out and test", "comparison", **compared)]
+        lead += f", compared with {len(found.reference):,} held-out ones"
+    first = np.argsort(-found.scores[found.best], kind="stable")[:MOST_UNCERTAIN]
+    ordered = sorted(METHODS, key=lambda name: name != found.best)
     sections = [
         section("In short", "summary", flagged=FLAGGED),
         *errors,
-        section("Held out and test", "comparison", spec=chart_spec(compared), quantiles=QUANTILES),
-        section("Most uncertain predictions", "most_uncertain", rows=first, peers=PEERS),
-        section("A threshold", "threshold"),
-        section("How it was made", "origin", options=options, version=__version__),
+        *shift,
+        section("Most uncertain predictions", "most_uncertain", rows=first, methods=ordered),
+        section("A threshold", "threshold", count=len(METHODS)),
+        section("How it was made", "origin", command=command, version=__version__),
     ]
-    lead = (
-        f"{len(found.predicted):,} test predictions, compared with {len(found.reference):,} "
-        "held-out ones."
-    )
-    return page_html("Uncertainty of your predictions", sections, lead)
+    return page_html("Uncertainty of your predictions", sections, f"{lead}.")
