@@ -30,4 +30,4 @@ def test_the_tolerance_is_relative_above_one():
 def test_a_broken_file_is_rejected():
     pytest.importorskip("onnxruntime")
     with pytest.raises(QIPFError, match="ONNX Runtime cannot run the file"):
-        checked(b"not a graph", {}, expected(torch.zeros(1), None))
+        checked(b"not a graph", [({}, expected(torch.zeros(1), None))])

@@ -175,12 +175,12 @@ def test_networks_that_cannot_be_traced_are_rejected(kind, reason, capfd):
 @pytest.mark.parametrize(
     ("example", "phrase"),
     [
-        (torch.zeros(2, 3, 8, 8), "cannot take the example (input of shape (2, 3, 8, 8)): Given"),
+        (torch.zeros(2, 3, 8, 8), "cannot take input of shape (2, 3, 8, 8), float32: Given"),
         (torch.zeros(0, 1, 8, 8), "at least 1. Got input of shape (0, 1, 8, 8)"),
         ((torch.zeros(2, 1, 8, 8), torch.zeros(3)), "tensors of one length"),
         (torch.tensor(1.0), "Got input of shape ()"),
-        ("images", "got str without a tensor"),
-        ((torch.zeros(2, 1, 8, 8), [torch.zeros(2)]), "got list inside tuple"),
+        ("images", "It has no tensor"),
+        ((torch.zeros(2, 1, 8, 8), [torch.zeros(2)]), "2 positional arguments but 3 were given"),
         (torch.full((2, 1, 8, 8), torch.nan), "2 rows with NaN or inf"),
     ],
 )

@@ -150,10 +150,10 @@ def test_the_network_is_left_as_it_was():
 
 
 def test_an_example_the_network_cannot_take():
-    message = "The network cannot take the example (input of shape (2, 9)): mat1 and mat2"
+    message = "The network cannot take input of shape (2, 9), float32: mat1 and mat2"
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}"):
         layered().export(torch.zeros(2, 9))
-    with pytest.raises(QIPFInputError, match="takes one tensor of inputs"):
+    with pytest.raises(QIPFInputError, match=r"2 positional arguments .* It was fitted with input"):
         layered().export((torch.zeros(2, 4), torch.zeros(2, 4)))
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from qipf import QIPFInputError, QIPFWarning
+from qipf.export.program import Example
 from qipf.layered import perturbations
 from qipf.layered.holdout import (
     FEWEST,
@@ -15,9 +16,11 @@ from qipf.layered.holdout import (
     LABELS,
     ONE_IN,
     PLACES,
+    by_shape,
     sample_examples,
     tuning_sets,
 )
+from qipf.network.batches import batches
 from qipf.network.features import LayerSite
 
 SITE = LayerSite("layer")
@@ -35,14 +38,16 @@ class Network:
     def __init__(self):
         self.seen = []
 
-    def __call__(self, inputs):
+    def __call__(self, example):
+        (inputs,) = example.inputs
         self.seen += inputs[:, 0].long().tolist()
         return torch.zeros(len(inputs), 3), {SITE: inputs * 10}
 
 
-def sample(batches, centers=30, tuning=10, network=None, seed=0):
+def sample(loader, centers=30, tuning=10, network=None, seed=0):
     random = np.random.RandomState(seed)
-    return sample_examples(batches, network or Network(), centers, tuning, random)
+    batched = batches(loader, nn.Identity(), "fit", "reading")
+    return sample_examples(batched, network or Network(), centers, tuning, random)
 
 
 def cut(inputs, labels, *lengths):
@@ -53,6 +58,11 @@ def places(examples):
     return examples[PLACES].tolist()
 
 
+def shown(examples):
+    """All inputs, if they are kept."""
+    return torch.cat([torch.zeros(0, 2), *(part.inputs[0] for part in examples.get(INPUTS, []))])
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=12), st.integers(1, 300))
 def test_how_the_stream_is_cut_does_not_matter(lengths, capacity):
@@ -61,7 +71,8 @@ def test_how_the_stream_is_cut_does_not_matter(lengths, capacity):
     parts = sample(cut(inputs, labels, *lengths, 50), centers=capacity)
     for found, expected in zip(parts[:2], whole[:2], strict=True):
         assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert torch.equal(shown(found), shown(expected))
+        assert all(torch.equal(found[name], expected[name]) for name in expected if name != INPUTS)
 
 
 def test_places_rows_and_labels_belong_together():
@@ -70,7 +81,7 @@ def test_places_rows_and_labels_belong_together():
     for examples in (centers, held):
         assert torch.equal(examples[LABELS], examples[PLACES] % 3)
     assert torch.equal(centers[SITE][:, 0], 10.0 * centers[PLACES])
-    assert torch.equal(held[INPUTS][:, 0], 1.0 * held[PLACES])
+    assert torch.equal(shown(held)[:, 0], 1.0 * held[PLACES])
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,7 +89,7 @@ def test_places_rows_and_labels_belong_together():
 def test_a_fifth_at_most_is_for_tuning_and_never_a_centre(count, centers, tuning, seed):
     fields, held, _ = sample([stream(count)], centers, tuning, seed=seed)
     tuned = min(tuning, count // ONE_IN)
-    assert {len(value) for value in held.values()} == {tuned}
+    assert {len(held[PLACES]), len(held[LABELS]), len(shown(held))} == {tuned}
     assert {len(value) for value in fields.values()} == {min(centers, count - tuned)}
     both = places(fields) + places(held)
     assert len(set(both)) == len(both)
@@ -116,11 +127,12 @@ INPUT, LABEL = stream(4)
     ("batch", "message"),
     [
         (INPUT, "Batch 0 has no labels"),
-        (((INPUT, INPUT), LABEL), "Batch 0 is not .* one tensor of inputs"),
-        ({"x": INPUT, "labels": LABEL}, "Batch 0 is not .* one tensor of inputs"),
-        ((INPUT[:, 0], LABEL), "Batch 0 is not .* one tensor of inputs"),
+        ({"input": INPUT}, "Batch 0 has no labels"),
+        ((INPUT[:, 0], LABEL), r"Batch 0 has no tensor of inputs .* \(n, \.\.\.\)"),
+        (("text", LABEL), r"Batch 0 has no tensor of inputs"),
+        ((INPUT.numpy(), LABEL), "takes tensors, got a NumPy array as input"),
         ((INPUT, LABEL[:2]), r"labels of batch 0 must have shape \(4,\), .* got \(2,\)"),
-        ((INPUT, torch.eye(4)), r"labels of batch 0 must have shape .* \(4, 4\)"),
+        ((INPUT, torch.eye(4)), r"labels .* shape \(4,\), .* \(4, 4\)\. .*task='multilabel'"),
         ((INPUT, ["a", "b", "c", "d"]), "labels of batch 0 must hold .* not numbers"),
     ],
 )
@@ -150,11 +162,6 @@ def test_loaders_that_cannot_be_used(loader, message):
         sample(loader)
 
 
-def test_one_class_is_rejected():
-    with pytest.raises(QIPFInputError, match="at least two classes"):
-        sample([stream()], network=lambda x: (torch.zeros(len(x), 1), {SITE: x}))
-
-
 def test_an_example_with_nan_is_named():
     inputs, labels = stream(100)
     inputs[61] = torch.nan
@@ -163,7 +170,8 @@ def test_an_example_with_nan_is_named():
 
 
 def held(inputs, labels):
-    return {PLACES: torch.arange(len(labels)), INPUTS: inputs, LABELS: labels}
+    example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
+    return {PLACES: torch.arange(len(labels)), INPUTS: [example], LABELS: labels}
 
 
 def small():
@@ -187,22 +195,55 @@ def test_images_are_perturbed_by_every_family_and_tables_by_those_that_fit():
     assert {name.split()[0] for name in table.sets} == {"clean", *perturbations.FOR_ALL}
 
 
-def test_integers_are_not_perturbed():
-    class Embedding(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.table, self.inner, self.head = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+class Embedding(nn.Module):
+    """Tokens read by an embedding layer, or as numbers."""
 
-        def forward(self, tokens):
-            return self.head(self.inner(self.table(tokens).mean(1)))
+    def __init__(self, embeds=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.inner, self.head = nn.Embedding(9, 5), nn.Linear(5, 4), nn.Linear(4, 3)
+        self.embeds = embeds
 
-    tokens = torch.randint(9, (40, 5), generator=torch.Generator().manual_seed(0))
+    def forward(self, tokens):
+        shown = self.table(tokens).mean(1) if self.embeds else tokens.float()
+        return self.head(self.inner(shown))
+
+
+TOKENS = torch.randint(9, (40, 5), generator=torch.Generator().manual_seed(0))
+
+
+def test_integers_that_nothing_embeds_are_not_perturbed():
     with pytest.warns(QIPFWarning, match="cannot be perturbed"), torch.no_grad():
         found = tuning_sets(
-            Embedding(), held(tokens, tokens[:, 0] % 3), (LayerSite("inner"),), 3, 0
+            Embedding(embeds=False), held(TOKENS, TOKENS[:, 0] % 3), (LayerSite("inner"),), 3, 0
         )
     assert list(found.sets) == ["clean"]
+
+
+@torch.no_grad()
+def test_tokens_are_perturbed_and_so_is_their_embedding():
+    net = Embedding()
+    labels = net(TOKENS).argmax(1)
+    found = tuning_sets(net, held(TOKENS, labels), (LayerSite("inner"),), 3, 0)
+    families = {"clean", *perturbations.FOR_TOKENS, *perturbations.FOR_EMBEDDINGS}
+    assert {name.rsplit(maxsplit=1)[0] for name in found.sets} == families
+    torch.testing.assert_close(found.sets["clean"][0], net(TOKENS))
+    for name, (logits, _) in found.sets.items():
+        swapped = name.startswith("swap")  # a mean does not depend on the order
+        assert torch.allclose(logits, net(TOKENS), atol=1e-5) == (name == "clean" or swapped)
+    assert not net.table._forward_hooks
+
+
+def test_inputs_of_different_lengths_are_kept_in_groups():
+    rows = [torch.full((1, 2 + number % 3), float(number)) for number in range(12)]
+    inputs = {number: Example((), {"x": row}) for number, row in enumerate(rows)}
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    found = by_shape({PLACES: order, LABELS: order % 5}, inputs)
+    assert [group.tensors["x"].shape[1] for group in found[INPUTS]] != [2, 2, 2]
+    assert sorted(len(group.tensors["x"]) for group in found[INPUTS]) == [4, 4, 4]
+    shown = [int(row[0]) for group in found[INPUTS] for row in group.tensors["x"]]
+    assert shown == found[PLACES].tolist()
+    assert torch.equal(found[LABELS], found[PLACES] % 5)
 
 
 def test_too_few_examples_give_no_sets():

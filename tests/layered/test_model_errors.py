@@ -73,6 +73,9 @@ def test_a_network_that_ends_in_a_softmax_is_rejected(net, data):
 def test_a_network_whose_layers_changed_is_rejected(net, data, fresh):
     model = fitted(net, data)
     net[2], net[4] = nn.Linear(6, 7), nn.Linear(7, 3)
+    with pytest.raises(QIPFInputError, match="weights have changed since fit"):
+        model(fresh)
+    model.fitted_with = None  # as after qipf.load(path, net, check=False)
     with pytest.raises(QIPFInputError, match=r"4 \(input\) gives 7 numbers .* Fit it again"):
         model(fresh)
 

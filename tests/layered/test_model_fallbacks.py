@@ -77,16 +77,15 @@ def test_whole_numbers(data):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table = nn.Embedding(9, 6)
-            self.net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+            self.net = nn.Sequential(nn.Linear(36, 6), nn.ReLU(), nn.Linear(6, 3))
 
         def forward(self, tokens):
-            return self.net(self.table(tokens).mean(1))
+            return self.net(nn.functional.one_hot(tokens, 9).flatten(1).float())
 
     tokens = torch.randint(9, (300, 4), generator=torch.Generator().manual_seed(0))
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(Net(), **FEW).fit([(tokens, tokens[:, 0] % 3)])
-    assert "torch.int64, which cannot be perturbed" in said(warned)[0]
+    assert "torch.int64 and cannot be perturbed" in said(warned)[0]
     assert model.uncertainty(tokens).shape == (300,)
 
 

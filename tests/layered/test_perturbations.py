@@ -9,16 +9,22 @@ from hypothesis import strategies as st
 from qipf.layered.perturbations import (
     FOR_ALL,
     FOR_IMAGES,
+    FOR_TOKENS,
     blur,
     coarsen,
     drop,
+    drop_tokens,
+    dropout,
     fade,
     families,
     hole,
     noise,
     perturbed,
+    replace_tokens,
     shift,
     strengths,
+    swap_tokens,
+    text_of,
     tone,
     warp,
 )
@@ -229,30 +235,23 @@ def test_noise_is_as_large_as_it_says():
 def test_strengths_never_fall_as_less_is_kept(seed):
     """Even where the accuracy goes up and down with the strength."""
 
-    def accuracy(shown):
-        random = torch.Generator().manual_seed(seed + int(1e4 * float(shown.sum())))
+    def accuracy(t):
+        random = torch.Generator().manual_seed(seed + int(1e6 * t))
         return float(torch.rand((), generator=random))
 
-    found = strengths(accuracy, TABLE, noise, chance=0.0, seed=0, kept=(0.9, 0.7, 0.5, 0.2))
+    found = strengths(accuracy, chance=0.0, kept=(0.9, 0.7, 0.5, 0.2))
     assert found == sorted(found)
 
 
 def test_strengths_bisect_what_is_known():
-    """A perturbation whose first number is its strength, and an accuracy linear in it."""
-
-    def mark(inputs, t, random):
-        return torch.cat([torch.tensor([[t, 0.0]]), inputs[1:]])
-
-    inputs = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
-    found = strengths(
-        lambda shown: 1 - float(shown[0, 0]), inputs, mark, 0.2, seed=0, kept=(0.9, 0.5, 0.0)
-    )
+    """An accuracy linear in the strength."""
+    found = strengths(lambda t: 1 - t, 0.2, kept=(0.9, 0.5, 0.0))
     # accuracy 0.2 + share · 0.8 is reached at t = 0.8 · (1 - share)
     assert found == pytest.approx([0.08, 0.4, 0.8], abs=2**-7)
 
 
 def test_a_harmless_family_reaches_full_strength():
-    found = strengths(lambda shown: 1.0, TABLE, noise, 0.1, seed=0, kept=(0.9, 0.5))
+    found = strengths(lambda t: 1.0, 0.1, kept=(0.9, 0.5))
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
 
 
@@ -265,3 +264,91 @@ def test_features_of_other_scales_are_perturbed_by_their_own():
         torch.testing.assert_close(perturbed(table * scales, perturb, 0.4, 1), plain * scales)
     changed = (perturbed(table, noise, 0.1, 1) - table).std(0) / table.std(0)
     assert ((changed > 0.15) & (changed < 0.25)).all()
+
+
+START, END, PAD = 1, 2, 0
+
+
+def texts(count=40, longest=9, seed=0):
+    """Texts of different lengths between a start and an end, padded."""
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 30, (count, longest), generator=random)
+    length = torch.randint(4, longest + 1, (count, 1), generator=random)
+    places = torch.arange(longest)
+    ids[:, 0] = START
+    ids = torch.where(places == length - 1, END, torch.where(places >= length, PAD, ids))
+    return text_of(ids, ids != PAD)
+
+
+def contents(text):
+    return [ids[inside].tolist() for ids, inside in zip(text.ids, text.content, strict=True)]
+
+
+def test_the_content_of_a_text_is_without_its_ends_and_padding():
+    text = texts()
+    assert torch.equal(text.content, text.ids > END)
+    assert torch.equal(text.seen, text.ids != PAD)
+    # padding on the left, and texts that start or end in different tokens
+    left = text_of(text.ids.flip(1), text.seen.flip(1))
+    assert torch.equal(left.content, text.content.flip(1))
+    ids = torch.tensor([[5, 6], [7, 8]])
+    assert text_of(ids, torch.ones(2, 2)).content.all()
+    assert text_of(ids[:1], torch.ones(1, 2)).content.all()  # one text has nothing in common
+
+
+@pytest.mark.parametrize("perturb", FOR_TOKENS.values())
+def test_token_families_are_seeded_and_nothing_at_strength_zero(perturb):
+    text = texts()
+    same = perturb(text, 0.0, torch.Generator().manual_seed(1))
+    assert all(torch.equal(part, before) for part, before in zip(same, text, strict=True))
+    one, two, other = (perturb(text, 0.5, torch.Generator().manual_seed(s)).ids for s in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, text.ids)
+    assert one.dtype == text.ids.dtype
+    assert (one[:, 0] == START).all()
+    assert torch.isin(one, text.ids).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 1), st.integers(0, 1000))
+def test_dropped_tokens_leave_the_others_in_order(t, seed):
+    text = texts(seed=seed)
+    found = drop_tokens(text, t, torch.Generator().manual_seed(seed))
+    for left, before, seen, ids in zip(
+        contents(found), contents(text), found.seen, found.ids, strict=True
+    ):
+        assert 1 <= len(left) <= len(before)
+        others = iter(before)
+        assert all(token in others for token in left)  # a subsequence
+        assert int(seen.sum()) == len(left) + 2
+        assert ids[int(seen.sum()) - 1] == END
+        assert (ids[~seen] == PAD).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 1), st.integers(0, 1000))
+def test_swapped_tokens_are_the_same_ones(t, seed):
+    text = texts(seed=seed)
+    found = swap_tokens(text, t, torch.Generator().manual_seed(seed))
+    for after, before in zip(contents(found), contents(text), strict=True):
+        assert sorted(after) == sorted(before)
+    outside = ~text.content
+    assert torch.equal(found.ids[outside], text.ids[outside])
+
+
+def test_replaced_tokens_are_a_share_of_all():
+    text = texts(count=2000)
+    found = replace_tokens(text, 0.3, torch.Generator().manual_seed(0))
+    changed = (found.ids != text.ids)[text.content].double().mean()
+    assert float(changed) == pytest.approx(0.3 * (1 - 1 / 27), abs=0.02)
+    assert torch.equal(found.ids[~text.content], text.ids[~text.content])
+    empty = text_of(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3))
+    assert replace_tokens(empty, 1.0, torch.Generator()) is empty
+
+
+def test_dropout_sets_a_share_to_zero():
+    values = torch.ones(50, 20, 8)
+    found = dropout(values, 0.25, torch.Generator().manual_seed(0))
+    assert set(found.unique().tolist()) == {0.0, 1.0}
+    assert float((found == 0).double().mean()) == pytest.approx(0.25, abs=0.02)

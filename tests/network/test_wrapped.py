@@ -129,7 +129,12 @@ def test_the_network_is_left_as_it_was(layer, images, loader):
 
 def test_the_network_is_left_as_it_was_when_it_fails(images):
     net = Net().train()
-    with pytest.raises(RuntimeError):
+    message = (
+        "The network cannot take input of shape (3, 9, 8, 8), float32: Given groups=1, weight of "
+        "size [6, 1, 3, 3], expected input[3, 9, 8, 8] to have 1 channels, but got 9 channels "
+        "instead (RuntimeError). It was fitted with input of shape (n, 1, 8, 8), float32."
+    )
+    with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
         qipf.wrap(net, layer="backbone").fit([images, torch.zeros(3, 9, 8, 8)])
     assert net.training
     assert all(not m._forward_hooks for m in net.modules())
@@ -240,8 +245,10 @@ def test_bad_networks_and_layers_are_refused(images):
         qipf.wrap(Net(), pooling="max").fit([images])
     with pytest.raises(QIPFInputError, match="returns NoneType, in which no logits were found"):
         qipf.wrap(Net(lambda logits: None)).fit([images])
-    with pytest.raises(QIPFInputError, match=re.escape("logits have shape (120,); (predictions,")):
-        qipf.wrap(Net(lambda logits: logits[:, 0])).fit([images])
+    with pytest.raises(QIPFInputError, match=re.escape("logits have shape (120, 2, 2), which")):
+        qipf.wrap(Net(lambda logits: logits.view(-1, 2, 2))).fit([images])
+    with pytest.raises(QIPFInputError, match="no layer 0: names are strings. Did you mean '0'"):
+        qipf.wrap(nn.Sequential(Net()), layer=0).fit([images])
     reused = nn.Sequential(act := nn.ReLU(), nn.Linear(4, 4), act)
     with pytest.raises(QIPFInputError, match="ran 2 times"):
         qipf.wrap(reused, layer="0").fit([torch.randn(5, 4)])

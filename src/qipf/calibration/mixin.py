@@ -21,8 +21,8 @@ from qipf.validation.not_fitted import QIPFNotFittedError
 class Prediction:
     """Predictions on a batch; tensors on the network's device, or arrays if arrays were passed."""
 
-    logits: Any  # (n, classes)
-    predicted: Any  # (n,) class of the largest logit
+    logits: Any  # (n, classes); [0, z] of a network with one logit z
+    predicted: Any  # (n,) class of the largest logit; other shapes for pixels and labels
     uncertainty: Any  # (n,) higher is less trustworthy
     p_value: Any = None  # (n,) conformal p-value of the uncertainty; None before `calibrate`
     accepted: Any = None  # (n,) booleans of the accept rule; None without a rule
@@ -99,14 +99,18 @@ class CalibrationMixin:
         return self.rule_(uncertainty)
 
     def _prediction(
-        self, logits: Tensor, uncertainty: Tensor, probabilities: Tensor | None = None
+        self,
+        logits: Tensor,
+        uncertainty: Tensor,
+        probabilities: Tensor | None = None,
+        predicted: Tensor | None = None,
     ) -> Prediction:
         return Prediction(
             logits=logits,
-            predicted=logits.argmax(1),
+            predicted=logits.argmax(1) if predicted is None else predicted,
             uncertainty=uncertainty,
             p_value=None if self.calibration_ is None else self._p_values(uncertainty),
-            accepted=None if self.rule_ is None else self.rule_(uncertainty),
+            accepted=None if self.rule_ is None else self._accepted(uncertainty),
             probabilities=probabilities,
         )
 

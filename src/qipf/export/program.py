@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from inspect import Parameter, signature
 from io import StringIO
@@ -19,81 +19,151 @@ from qipf.errors import QIPFError, QIPFInputError
 ROWS = 16
 
 
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nested containers with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: mapped(part, change) for name, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(mapped(part, change) for part in value)
+    return value
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values in nested containers; parts of a container add to its name."""
+    if isinstance(value, dict):
+        parts: Iterable[tuple[Any, Any]] = value.items()
+    elif type(value) in (tuple, list):
+        parts = enumerate(value)
+    else:
+        yield name, value
+        return
+    for key, part in parts:
+        yield from _named(f"{name}_{key}" if name else str(key), part)
+
+
 class Example(NamedTuple):
-    """Positional and keyword inputs of a network."""
+    """Positional and keyword inputs of a network; tensors may be nested in dicts and tuples."""
 
     inputs: tuple[Any, ...]
     options: dict[str, Any]
 
     @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by their names in the graph."""
-        alone = len(self.inputs) == 1
-        named = {("input" if alone else f"input_{i}"): part for i, part in enumerate(self.inputs)}
-        return {
-            name: part
-            for name, part in {**named, **self.options}.items()
-            if isinstance(part, Tensor)
-        }
+    def values(self) -> dict[str, Any]:
+        """Tensors and everything else, by their names in a graph."""
+        if len(self.inputs) == 1:
+            (alone,) = self.inputs
+            named = _named("" if isinstance(alone, dict) else "input", alone)
+        else:
+            named = _named("input", self.inputs)
+        return {**dict(named), **dict(_named("", self.options))}
 
     @property
-    def values(self) -> list[Any]:
-        """Tensors and everything else."""
-        return [*self.inputs, *self.options.values()]
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by their names in a graph."""
+        return {name: part for name, part in self.values.items() if isinstance(part, Tensor)}
 
-    def mapped(self, change: Callable[[Any], Any]) -> "Example":
-        """The example with `change` applied to every value."""
-        inputs = tuple(change(part) for part in self.inputs)
-        return Example(inputs, {name: change(part) for name, part in self.options.items()})
+    @property
+    def rows(self) -> int:
+        """Length of the batch: that of the first tensor with dimensions."""
+        return next((len(part) for part in self.tensors.values() if part.ndim), 0)
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Example":
+        """The example with every tensor changed."""
+        return Example(*mapped(tuple(self), change))
 
-def checked_example(
-    example: Any, run: Callable[..., object], place: Callable[[Any], Any]
-) -> Example:
-    """An example of 2 to 16 rows that the network accepts; traced with one, a graph takes only one.
+    def filled(self, tensors: Iterable[Tensor]) -> "Example":
+        """The example with other tensors, in the order of `tensors`."""
+        given = iter(tensors)
+        return self.mapped(lambda _: next(given))
 
-    `run` calls the model, `place` moves nested tensors to its device.
-    """
-    given = _unpacked(example)
-    tensors = given.tensors
-    nested = [type(part).__name__ for part in given.values if isinstance(part, (tuple, list, dict))]
-    if not tensors or nested:
-        raise QIPFInputError(
-            "example must be a tensor, a tuple of the network's inputs or a dict of its keyword "
-            f"inputs, got {nested[0] + ' inside ' if nested else ''}{type(example).__name__}"
-            f"{'' if nested else ' without a tensor'}."
+    def take(self, rows: Any) -> "Example":
+        """Some rows of the batch, by a slice or an index; other tensors are kept whole."""
+        count = self.rows
+
+        def taken(part: Tensor) -> Tensor:
+            if not part.ndim or len(part) != count:
+                return part
+            return part[rows.to(part.device) if isinstance(rows, Tensor) else rows]
+
+        return self.mapped(taken)
+
+    @classmethod
+    def joined(cls, examples: "list[Example]") -> "Example":
+        """The rows of all examples, whose tensors have equal shapes after the first dimension."""
+        parts = zip(*(example.tensors.values() for example in examples), strict=True)
+        count = examples[0].rows
+        return examples[0].filled(
+            torch.cat(part) if part[0].ndim and len(part[0]) == count else part[0] for part in parts
         )
-    shapes = ", ".join(f"{name} of shape {tuple(part.shape)}" for name, part in tensors.items())
-    lengths = {part.shape[0] if part.ndim else 0 for part in tensors.values()}
+
+    def shapes(self, batch: str | None = None) -> str:
+        """Names, shapes and types of the tensors; `batch` stands for the number of rows."""
+        return ", ".join(_described(name, part, batch) for name, part in self.tensors.items())
+
+
+def _described(name: str, part: Tensor, batch: str | None) -> str:
+    sizes = [str(size) for size in part.shape]
+    if batch is not None and sizes:
+        sizes[0] = batch
+    shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return f"{name} of shape {shape}, {str(part.dtype).removeprefix('torch.')}"
+
+
+def checked_example(given: Example) -> Example:
+    """An example of 2 to 16 rows; traced with one, a graph takes only one."""
+    if not given.tensors:
+        raise QIPFInputError(
+            "example must be a batch of the network's inputs: a tensor, a tuple of several, or a "
+            "dict of keyword inputs. It has no tensor."
+        )
+    lengths = {part.shape[0] if part.ndim else 0 for part in given.tensors.values()}
     if len(lengths) > 1 or 0 in lengths:
         raise QIPFInputError(
-            f"example must be a batch: tensors of one length, at least 1. Got {shapes}."
+            f"example must be a batch: tensors of one length, at least 1. Got {given.shapes()}."
         )
-    few = Example(*place(tuple(given.mapped(_few))))
-    try:
-        run(*few.inputs, **few.options)
-    except QIPFError:
-        raise
-    except Exception as error:
-        raise QIPFInputError(
-            f"The network cannot take the example ({shapes}): {reason(error)}"
-        ) from error
-    return few
+    return given.mapped(_few)
 
 
-def traced(graph: nn.Module, tensors: Iterable[Tensor]) -> ExportedProgram:
+def with_tokens(example: Example) -> list[int]:
+    """Places of the tensors whose second dimension is that of tokens: of integers (n, tokens)."""
+    tensors = list(example.tensors.values())
+    lengths = {part.shape[1] for part in tensors if part.ndim == 2 and not part.is_floating_point()}
+    return [i for i, part in enumerate(tensors) if part.ndim > 1 and part.shape[1] in lengths]
+
+
+def shortened(example: Example) -> Iterator[Example]:
+    """The example without its last tokens, if that leaves at least two and each row has one."""
+    places = with_tokens(example)
+    tensors = list(example.tensors.values())
+    mask = example.tensors.get("attention_mask")
+    if not places or tensors[places[0]].shape[1] < 3:
+        return
+    if mask is None or bool(mask[:, :-1].any(1).all()):
+        yield example.filled(
+            part[:, :-1] if place in places else part for place, part in enumerate(tensors)
+        )
+
+
+def traced(
+    graph: nn.Module, tensors: Iterable[Tensor], varying: Iterable[int] = ()
+) -> ExportedProgram:
     """The graph as a program whose tensors share a first dimension of any length.
 
-    The caller puts the graph's network into evaluation mode.
+    The second dimension may have any length too in the tensors at the places `varying`, unless the
+    graph allows only one. The caller puts the graph's network into evaluation mode.
     """
-    tensors = tuple(tensors)
+    tensors, varying = tuple(tensors), frozenset(varying)
     batch = Dim("batch")
-    varying: tuple[Any, ...] = tuple({0: batch} for _ in tensors)
+    dimensions: tuple[Any, ...] = tuple(
+        {0: batch, 1: Dim.AUTO} if place in varying else {0: batch} for place in range(len(tensors))
+    )
     several = any(
         part.kind is Parameter.VAR_POSITIONAL
         for part in signature(graph.forward).parameters.values()
     )
-    shapes = (varying,) if several else varying
+    shapes = (dimensions,) if several else dimensions
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(graph, tensors, dynamic_shapes=shapes, strict=False)
@@ -127,19 +197,7 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _unpacked(example: Any) -> Example:
-    if isinstance(example, Example):
-        return example
-    if isinstance(example, Mapping):
-        return Example((), dict(example))
-    if isinstance(example, (tuple, list)):
-        return Example(tuple(example), {})
-    return Example((example,), {})
-
-
-def _few(part: Any) -> Any:
-    if not isinstance(part, Tensor):
-        return part
+def _few(part: Tensor) -> Tensor:
     rows = part[:ROWS].detach()
     return torch.cat([rows, rows]) if rows.shape[0] == 1 else rows
 

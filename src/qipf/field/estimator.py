@@ -442,12 +442,12 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         centers, origin = graph.centers[:CHECKED], graph.origin.to(graph.centers)
         rows = torch.cat([centers, origin + 3 * (centers - origin)])
         program = traced(graph, [rows])
-        want = None
+        feeds, cases = {"logits": rows}, []
         if check:
             exact = rows.double()
             score = field.uncertainty
-            want = expected(score(exact), None, rounding_margin(score, exact))
-        return write_onnx(program, {"logits": rows}, graph.metadata(field), path, want)
+            cases = [(feeds, expected(score(exact), None, rounding_margin(score, exact)))]
+        return write_onnx(program, feeds, graph.metadata(field), path, cases)
 
     def graph(
         self, rule: AcceptRule | None = None, max_centers: int | None = None

@@ -7,17 +7,18 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from qipf.export.program import ExactConstants
+from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
-from qipf.network.features import LayerSite, run_once
+from qipf.network.features import LayerSite, attention_mask, run_once
 from qipf.network.forward import device_of
+from qipf.network.tasks import single_logits
 
 
 class LayersGraph(nn.Module):
     """Inputs to logits, uncertainty, probabilities and, with a threshold, accepted.
 
-    A row with NaN or infinity in its logits or layers gets NaN as its uncertainty and is not
+    The inputs stand for the tensors of the example, in their order. A row with NaN or infinity in its logits or layers gets NaN as its uncertainty and is not
     accepted. A batch needs memory for a matrix of its rows times the centres for every layer.
     """
 
@@ -26,18 +27,23 @@ class LayersGraph(nn.Module):
         net: nn.Module,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
+        example: Example,
         threshold: float | None = None,
     ) -> None:
         super().__init__()
         device = device_of(net)
-        self.net, self.threshold = net, threshold
+        self.net, self.threshold, self._example = net, threshold, example
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
 
-    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
         """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
-        logits, rows = run_once(self.net, partial(self.net, inputs), tuple(self._fields))
+        filled = self._example.filled(tensors)
+        run = partial(self.net, *filled.inputs, **filled.options)
+        sites, mask = tuple(self._fields), attention_mask(filled)
+        output, rows = run_once(self.net, run, sites, mask=mask)
+        logits = single_logits(output)
         values = [field.in_one(rows[site]) for site, field in self._fields.items()]
         with ExactConstants():
             posteriors = posteriors_of(logits, self._fields.values(), values)

@@ -1,7 +1,8 @@
 """Samples of a loader: rows for the fields, and held-out inputs, clean and perturbed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError, warn
+from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
-from qipf.layered.perturbations import families, perturbed, strengths
-from qipf.network.batches import Batch, batches
-from qipf.network.features import LayerSite, Rows, run_in_batches
+from qipf.layered.families import STRIDE, Family, Hooks, fitting_families
+from qipf.layered.perturbations import strengths
+from qipf.network.batches import Batch
+from qipf.network.features import LayerSite, Rows, hooked, run_in_batches
 from qipf.progress import progress
 from qipf.validation.labels import checked_labels
 
@@ -22,13 +25,14 @@ ONE_IN = 5
 #: Names of what is kept of an example, beside its rows: which of the loader's it is, and the rest.
 PLACES, INPUTS, LABELS = "places", "inputs", "labels"
 
-#: Tensors of equal length, by these names or by layer site.
-Examples = dict[Any, Tensor]
+#: Values of equal length, by these names or by layer site: tensors, but inputs are a list of
+#: batches, each with tensors of one shape.
+Examples = dict[Any, Any]
 
 
 def sample_examples(
-    loader: Iterable[Any],
-    read: Callable[[Tensor], tuple[Tensor, Rows]],  # inputs -> logits, rows
+    batched: Iterable[Batch],
+    read: Callable[[Example], tuple[Tensor, Rows]],  # inputs -> logits, rows
     centers: int,
     tuning: int,
     random: np.random.RandomState,
@@ -40,11 +44,12 @@ def sample_examples(
     stream is cut into batches.
     """
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
+    kept: dict[int, Example] = {}  # inputs of the second sample, by place: one row each
     classes = start = 0
     seen: list[int] = []  # the lowest and the highest label of each batch
-    for batch in batches(loader, "fit", "reading layers"):
-        inputs, labels = _checked(batch)
-        n = len(inputs)
+    for batch in batched:
+        inputs, labels = batch.inputs, _checked_labels(batch)
+        n = inputs.rows
         numbers = random.random_sample((n, 2))
         places = torch.arange(start, start + n)
         start += n
@@ -55,30 +60,46 @@ def sample_examples(
                 continue
             chosen = torch.from_numpy(index)
             values: Examples = {PLACES: places[chosen], LABELS: labels[chosen]}
-            shown = inputs[chosen.to(inputs.device)]
             if reservoir is tuned:
-                values[INPUTS] = shown
+                for row in index.tolist():
+                    kept[int(places[row])] = inputs.take(torch.tensor([row]))
             else:
-                logits, rows = read(shown)
+                logits, rows = read(inputs.take(chosen))
                 require_numbers(logits, rows, values[PLACES])
                 classes = logits.shape[1]
                 values |= rows
-            reservoir.add(drawn[index], values)
+            evicted = reservoir.add(drawn[index], values)
+            if reservoir is tuned:
+                for place in evicted[PLACES].tolist():
+                    del kept[place]
     if start < 2:
         raise QIPFInputError(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
-    if classes < 2:
-        raise QIPFInputError(
-            f"The network gives {classes} number per input; logits of at least two classes are "
-            "needed."
-        )
     checked_labels(seen, len(seen), classes, "labels")
-    held = {name: value[: start // ONE_IN] for name, value in tuned.values.items()}
+    held = by_shape({name: value[: start // ONE_IN] for name, value in tuned.values.items()}, kept)
     sample = fields.values
     others = (~torch.isin(sample[PLACES], held[PLACES])).nonzero()[:, 0]
     others = others[:centers]
     return {name: value[others] for name, value in sample.items()}, held, classes
+
+
+def by_shape(examples: Examples, inputs: Mapping[int, Example]) -> Examples:
+    """The examples with their inputs, by place, in batches of equal shapes, in that order.
+
+    Texts have as many tokens as the longest of their batch, so shapes can differ.
+    """
+    groups: dict[Any, list[int]] = {}
+    for number, place in enumerate(examples[PLACES].tolist()):
+        shapes = tuple(part.shape[1:] for part in inputs[place].tensors.values())
+        groups.setdefault(shapes, []).append(number)
+    order = torch.tensor([number for group in groups.values() for number in group]).long()
+    found: Examples = {name: value[order] for name, value in examples.items()}
+    places = examples[PLACES].tolist()
+    found[INPUTS] = [
+        Example.joined([inputs[places[number]] for number in group]) for group in groups.values()
+    ]
+    return found
 
 
 def require_numbers(logits: Tensor, rows: Rows, places: Tensor) -> None:
@@ -93,20 +114,26 @@ def require_numbers(logits: Tensor, rows: Rows, places: Tensor) -> None:
             )
 
 
-def _checked(batch: Batch) -> tuple[Tensor, Tensor]:
-    inputs = batch.inputs
-    if batch.options or len(inputs) != 1 or not isinstance(inputs[0], Tensor) or inputs[0].ndim < 2:
+def _checked_labels(batch: Batch) -> Tensor:  # (n,)
+    first = next(iter(batch.inputs.tensors.values()), None)
+    if first is None or first.ndim < 2:
         raise QIPFInputError(
-            f"Batch {batch.number} is not (inputs, labels) with one tensor of inputs, (n, ...). "
-            "Networks with several inputs can be scored by one layer: qipf.wrap(net, layer=...)."
+            f"Batch {batch.number} has no tensor of inputs with one row per example, (n, ...)."
         )
-    if batch.labels is None:
+    name, labels = f"labels of batch {batch.number}", batch.labels
+    if labels is None:
         raise QIPFInputError(
             f"Batch {batch.number} has no labels. The layers' fields are made by class: yield "
             "(inputs, labels), or use qipf.wrap(net), which needs none."
         )
-    name = f"labels of batch {batch.number}"
-    return inputs[0], checked_labels(batch.labels, len(inputs[0]), None, name).cpu()
+    shape = tuple(np.shape(labels))
+    if len(shape) > 1 and shape != (len(first), 1):
+        raise QIPFInputError(
+            f"{name} must have shape ({len(first)},), one class per input, got {shape}. For "
+            "several labels per input use qipf.wrap(net, task='multilabel')."
+        )
+    flat = labels.reshape(-1) if isinstance(labels, Tensor) else np.asarray(labels).reshape(-1)
+    return checked_labels(flat, len(first), None, name).cpu()
 
 
 #: Fewest held-out examples from which weights are learned.
@@ -127,27 +154,59 @@ def tuning_sets(
     """The examples as they are, and perturbed by every family for inputs of their shape."""
     if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
-    inputs = held[INPUTS]
-    logits, rows = run_in_batches(net, inputs, sites)
+    groups: list[Example] = held[INPUTS]
+    logits, rows = _run(net, groups, sites)
     require_numbers(logits, rows, held[PLACES])
     labels = held[LABELS].to(logits.device)
     found = Tuning({"clean": (logits, rows)}, labels)
-    if not inputs.is_floating_point():
+    fitting = fitting_families(net, groups[0])
+    if not fitting:
+        types = {str(part.dtype) for part in groups[0].tensors.values()}
         warn(
-            f"The inputs are {inputs.dtype}, which cannot be perturbed, so the weights are "
+            f"The inputs are {', '.join(types)} and cannot be perturbed, so the weights are "
             "learned from clean training data alone, on which networks are overconfident. Pass "
-            "floating point inputs if you can."
+            "floating point inputs if you can, or tokens that an nn.Embedding reads."
         )
         return found
-    few = inputs[: max(FEWEST, len(inputs) // 2)]
+    few = _leading(groups, max(FEWEST, len(labels) // 2))
 
-    def accuracy(shown: Tensor) -> float:
-        predicted = run_in_batches(net, shown, ())[0].argmax(1)
-        return float((predicted == labels[: len(shown)]).double().mean())
+    def accuracy(family: Family, t: float) -> float:
+        predicted = _run(net, few, (), family, t, seed)[0].argmax(1)
+        return float((predicted == labels[: len(predicted)]).double().mean())
 
-    for name, perturb in progress(families(inputs).items(), "perturbing"):
-        for t in strengths(accuracy, few, perturb, 1 / classes, seed):
-            logits, rows = run_in_batches(net, perturbed(inputs, perturb, t, seed + 1), sites)
+    for name, family in progress(fitting.items(), "perturbing"):
+        for t in strengths(partial(accuracy, family), 1 / classes):
+            logits, rows = _run(net, groups, sites, family, t, seed + 1)
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
     return found
+
+
+def _run(
+    net: nn.Module,
+    groups: Sequence[Example],
+    sites: Sequence[LayerSite],
+    family: Family | None = None,
+    t: float = 0.0,
+    seed: int = 0,
+) -> tuple[Tensor, Rows]:
+    """Logits and rows of all groups, perturbed if a family is given."""
+    parts = []
+    for number, group in enumerate(groups):
+        hooks: Hooks = {}
+        if family is not None:
+            group, hooks = family(group, t, seed + number * STRIDE)
+        with hooked(net, hooks):
+            parts.append(run_in_batches(net, group, sites))
+    rows = {site: torch.cat([found[site] for _, found in parts]) for site in sites}
+    return torch.cat([logits for logits, _ in parts]), rows
+
+
+def _leading(groups: Sequence[Example], count: int) -> list[Example]:
+    """The first rows of the groups."""
+    few: list[Example] = []
+    for group in groups:
+        if count > 0:
+            few.append(group.take(slice(count)))
+            count -= group.rows
+    return few

@@ -20,10 +20,11 @@ from qipf.layered.holdout import sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import layered_state, restore_layers
-from qipf.network.batches import few_rows
+from qipf.network.batches import batches, few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
-from qipf.network.forward import device_of, evaluating, named_layer, require_logits, unchanged
+from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
+from qipf.network.tasks import Task
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -45,7 +46,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
     Parameters
     ----------
-    net : a trained network that returns logits (n, classes) for one tensor of inputs.
+    net : a trained network that returns logits (n, classes), or one logit, (n, 1) or (n,), of
+        class 1 against class 0. Its inputs are a tensor, several, or keyword inputs; texts are
+        tokens that an embedding layer reads, with an ``attention_mask`` where they are padded.
     layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
         over the network's depth, and keeps those with a notable weight; or the names of layers
         whose outputs to use.
@@ -97,28 +100,31 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self.random_state = random_state
 
     def fit(self, loader: Iterable[Any]) -> "Self":
-        """Stream labelled training data, batches of ``(inputs, labels)``, and build the fields.
+        """Stream labelled training data and build the fields.
 
+        Batches are ``(inputs, labels)``, where inputs may be a tuple or a dict, or a dict with the
+        labels under ``"labels"`` or ``"label"``.
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
         self._check_parameters()
         random = np.random.RandomState(self.random_state)
         sites: tuple[LayerSite, ...] = ()
-        example: Tensor | None = None
+        example: Example | None = None
 
-        def read(inputs: Tensor) -> tuple[Tensor, Rows]:
+        def read(inputs: Example) -> tuple[Tensor, Rows]:
             nonlocal sites, example
             if example is None:
-                example = few_rows(inputs)
-                require_logits(partial(self.net, example.to(device_of(self.net))))
+                example = self._placed(inputs.mapped(few_rows))
+                require_logits(partial(call, self.net, example))
                 sites = self._sites(example)
-            return run_in_batches(self.net, inputs, sites)
+            return run_in_batches(self.net, inputs, sites, example)
 
         examples, condensed = self._samples()
         least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
         with evaluating(self.net), torch.no_grad():
+            batched = batches(loader, self.net, "fit", "reading layers")
             centers, held, classes = sample_examples(
-                loader, read, examples, int(self.max_tuning), random
+                batched, read, examples, int(self.max_tuning), random
             )
             tuning = tuning_sets(self.net, held, sites, classes, int(self.random_state))
             with full_precision(device_of(self.net)):
@@ -128,7 +134,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 fields, weights = fit_mixture(fields, tuning, least)
         self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
         self.weights_ = weights
-        self._set_fitted(((example,), {}))
+        assert example is not None  # the loader holds examples
+        self._set_fitted(example)
         return self
 
     def _check_parameters(self) -> None:
@@ -137,7 +144,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         if not isinstance(self.layers, str) or self.layers != "auto":
             named_sites(self.net, self.layers)
 
-    def _sites(self, inputs: Tensor) -> tuple[LayerSite, ...]:
+    def _sites(self, inputs: Example) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
             return chosen_sites(self.net, lambda: run_in_batches(self.net, inputs, ()))
         return named_sites(self.net, self.layers)
@@ -148,15 +155,15 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
             )
 
-    def log_density(self, inputs: Tensor) -> Tensor:  # (n, layers)
+    def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
-        return self._evaluate(inputs)[3]
+        return self._evaluate(self._arguments(inputs, options))[3]
 
-    def posteriors(self, inputs: Tensor) -> Tensor:  # (n, 1 + layers, classes)
+    def posteriors(self, *inputs: Any, **options: Any) -> Tensor:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
-        return self._evaluate(inputs)[2]
+        return self._evaluate(self._arguments(inputs, options))[2]
 
-    def explain(self, inputs: Tensor, nearest: int = 3) -> list[Explanation]:
+    def explain(self, inputs: Any, nearest: int = 3) -> list[Explanation]:
         """Explain each prediction's uncertainty; ``print(model.explain(inputs)[0])``.
 
         Every `Explanation` has the posteriors of the softmax and the layers, their shares of the
@@ -164,35 +171,32 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         the layer with the largest share, by their positions in the loader.
         """
         require_positive_integer(nearest, "nearest")
-        logits, rows, posteriors, _ = self._evaluate(inputs)
+        logits, rows, posteriors, _ = self._evaluate(self._arguments((inputs,), {}))
         weights = self.weights_.to(logits.device)
         return explanations(logits, rows, posteriors, weights, self.layer_fields(), int(nearest))
 
-    def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
-        if options or len(inputs) != 1:
-            raise QIPFInputError(
-                "LayeredQIPF takes one tensor of inputs. Networks with several inputs can be "
-                "scored by one layer: qipf.wrap(net, layer=...)."
-            )
-        logits, rows = self._read(inputs[0])
+    def _scores(self, example: Example) -> Scores:
+        logits, rows = self._read(example)
         return Scores(logits, *self._mixture(logits, rows))
 
-    def _evaluate(self, inputs: Tensor) -> tuple[Tensor, Rows, Tensor, Tensor]:
+    def _task_of(self, output: Tensor) -> Task:
+        return Task("multiclass")
+
+    def _evaluate(self, example: Example) -> tuple[Tensor, Rows, Tensor, Tensor]:
         """Logits, rows of the layers, posteriors and log densities."""
-        logits, rows = self._read(inputs)
+        logits, rows = self._read(example)
         return logits, rows, *self._posteriors(logits, rows)
 
-    def _read(self, inputs: Tensor) -> tuple[Tensor, Rows]:
+    def _read(self, example: Example) -> tuple[Tensor, Rows]:
         """Logits and rows of the layers, after checks."""
-        self._require_fitted()
-        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            given = type(inputs).__name__
-            given = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else given
+        first = next(iter(example.tensors.values()), None)
+        if first is None or first.ndim < 2:
+            given = "no tensor" if first is None else f"shape {tuple(first.shape)}"
             raise QIPFInputError(
-                f"inputs must be a tensor with one row per example, (n, ...), got {given}."
+                f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )
         with evaluating(self.net), torch.no_grad():
-            logits, rows = run_in_batches(self.net, inputs, self.layers_)
+            logits, rows = run_in_batches(self.net, example, self.layers_, self._example)
         self._check_outputs(logits, rows, "network's output")
         return logits, rows
 
@@ -201,7 +205,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     ) -> tuple[nn.Module, dict[str, Any]]:
         metadata = self._graph_metadata(rule, max_centers)
         threshold = metadata.get("threshold")
-        graph = LayersGraph(self.net, self.layer_fields(), self.weights_, threshold)
+        graph = LayersGraph(self.net, self.layer_fields(), self.weights_, example, threshold)
         return graph, metadata
 
     def facts(self) -> dict[str, str]:

@@ -3,10 +3,12 @@
 A network rarely errs on its training inputs. It has not seen their perturbed copies, whose labels
 are known. Each family of perturbations has a strength t between 0 and 1. `strengths` finds those at
 which the network keeps given shares of its accuracy, so that the same shares suit every network.
-None of the families is one of the benchmark's corruptions.
+None of the families is one of the benchmark's corruptions. `qipf.layered.families` chooses those
+that fit a network's inputs.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ KEPT = (0.9, 0.7, 0.5)
 HALVINGS = 7
 
 Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
+TokenPerturbation = Callable[["Text", float, torch.Generator], "Text"]
 
 
 def noise(inputs: Tensor, t: float, random: torch.Generator) -> Tensor:
@@ -100,14 +103,97 @@ def coarsen(images: Tensor, t: float, random: torch.Generator) -> Tensor:
     return functional.interpolate(few, size=images.shape[2:], mode="nearest")
 
 
+def dropout(values: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of the numbers set to zero; for the outputs of an embedding layer."""
+    return torch.where(torch.rand(values.shape, generator=random).to(values) < t, 0.0, values)
+
+
+class Text(NamedTuple):
+    """Tokens, which of them the network sees, and which carry content."""
+
+    ids: Tensor  # (n, tokens) integers
+    seen: Tensor  # (n, tokens) booleans, false for padding
+    content: Tensor  # (n, tokens) booleans, false for padding and for tokens of every text
+
+
+def text_of(ids: Tensor, seen: Tensor) -> Text:
+    """Tokens with their content: those seen, without a first or last token common to all texts.
+
+    Such tokens mark the start and the end of a text, and none of the texts is without them.
+
+    >>> ids = torch.tensor([[1, 5, 6, 2], [1, 7, 2, 0]])
+    >>> text_of(ids, ids > 0).content.int()
+    tensor([[0, 1, 1, 0],
+            [0, 1, 0, 0]], dtype=torch.int32)
+    """
+    seen = seen.bool()
+    content, lines = seen.clone(), torch.arange(len(ids), device=ids.device)
+    places = torch.arange(ids.shape[1], device=ids.device)
+    first = torch.where(seen, places, ids.shape[1] - 1).amin(1)
+    last = torch.where(seen, places, 0).amax(1)
+    for place in (first, last):
+        ends = ids[lines, place]
+        if len(ids) > 1 and bool((ends == ends[0]).all()):
+            content[lines, place] = False
+    return Text(ids, seen, content)
+
+
+def drop_tokens(text: Text, t: float, random: torch.Generator) -> Text:
+    """A share t of the tokens removed; the others move up, and padding follows them.
+
+    One token of each text stays. Padding is the most common last token, which the network does not
+    see if it has an attention mask.
+    """
+    ids, seen, content = text
+    lost = _some(content, t, random) & (content.cumsum(1) > 1)
+    order = lost.long().argsort(dim=1, stable=True)
+    ids, seen, content, lost = (part.gather(1, order) for part in (ids, seen, content, lost))
+    return Text(torch.where(lost, text.ids[:, -1].mode()[0], ids), seen & ~lost, content & ~lost)
+
+
+def swap_tokens(text: Text, t: float, random: torch.Generator) -> Text:
+    """A share t of the tokens of each text in another order."""
+    moved = _some(text.content, t, random)
+    places = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
+    drawn = torch.rand(moved.shape, generator=random).to(moved.device)
+    # those that move come first, in their own order and in a random one; the rest stay in order
+    target = torch.where(moved, places, places + moved.shape[1]).argsort(1)
+    source = torch.where(moved, drawn, 1.0 + places).argsort(1)
+    ids = text.ids.scatter(1, target, text.ids.gather(1, source))
+    return text._replace(ids=ids)
+
+
+def replace_tokens(text: Text, t: float, random: torch.Generator) -> Text:
+    """A share t of the tokens replaced by tokens drawn from all texts."""
+    pool = text.ids[text.content]
+    if not len(pool):
+        return text
+    drawn = pool[torch.randint(len(pool), text.ids.shape, generator=random).to(pool.device)]
+    return text._replace(ids=torch.where(_some(text.content, t, random), drawn, text.ids))
+
+
+def _some(content: Tensor, t: float, random: torch.Generator) -> Tensor:
+    """A share t of the tokens with content, at random."""
+    return content & (torch.rand(content.shape, generator=random).to(content.device) < t)
+
+
 #: Families by name: for inputs of any shape, and for images (n, C, H, W) too.
 FOR_ALL: dict[str, Perturbation] = {"noise": noise, "drop": drop}
 ONLY_IMAGES = (blur, hole, shift, fade, tone, warp, coarsen)
 FOR_IMAGES = {**FOR_ALL, **{perturb.__name__: perturb for perturb in ONLY_IMAGES}}
 
 
+#: Families by name: for tokens, and for the outputs of the layer that embeds them.
+FOR_TOKENS: dict[str, TokenPerturbation] = {
+    "drop tokens": drop_tokens,
+    "swap tokens": swap_tokens,
+    "replace tokens": replace_tokens,
+}
+FOR_EMBEDDINGS: dict[str, Perturbation] = {"embedding noise": noise, "embedding dropout": dropout}
+
+
 def families(inputs: Tensor) -> dict[str, Perturbation]:
-    """The families that fit these inputs."""
+    """The families that fit inputs of numbers."""
     return FOR_IMAGES if inputs.ndim == 4 else FOR_ALL
 
 
@@ -123,23 +209,20 @@ def perturbed(inputs: Tensor, perturb: Perturbation, t: float, seed: int) -> Ten
 
 
 def strengths(
-    accuracy: Callable[[Tensor], float],
-    inputs: Tensor,
-    perturb: Perturbation,
-    chance: float,
-    seed: int,
-    kept: Sequence[float] = KEPT,
+    accuracy: Callable[[float], float], chance: float, kept: Sequence[float] = KEPT
 ) -> list[float]:
-    """For each share in `kept`, the strength at which the accuracy above chance falls to it."""
-    clean = accuracy(inputs)
+    """For each share in `kept`, the strength at which the accuracy above chance falls to it.
+
+    `accuracy` is that of the network at a strength.
+    """
+    clean = accuracy(0.0)
     found = []
     for share in kept:
         wanted = chance + share * (clean - chance)
         low, high = 0.0, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            enough = accuracy(perturbed(inputs, perturb, middle, seed)) >= wanted
-            low, high = (middle, high) if enough else (low, middle)
+            low, high = (middle, high) if accuracy(middle) >= wanted else (low, middle)
         found.append((low + high) / 2)
     return found
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.one_per_input import one_per_input
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
@@ -157,7 +159,7 @@ class ShiftMonitor:
 
         A `QIPF` takes logits, one row or many; a row with NaN or inf ranks highest and is counted
         as abstained. A model with a network takes the network's inputs, and raises for a batch
-        with such outputs.
+        with such outputs. Of an input with several predictions (pixels, labels) one is drawn.
         """
         if self.model is None:
             raise QIPFInputError(
@@ -171,7 +173,11 @@ class ShiftMonitor:
             )
         if isinstance(self.model, QIPF):
             return self.update_scores(_logit_scores(self.model, *batch))
-        return self.update_scores(self.model.uncertainty(*batch, **options))
+        scores = self.model.uncertainty(*batch, **options)
+        if isinstance(scores, Tensor) and scores.ndim > 1:
+            # pixels or labels of an input depend on each other
+            scores = scores.flatten()[one_per_input(scores.shape, self.seen).to(scores.device)]
+        return self.update_scores(scores)
 
     def verdict(self) -> Verdict:
         """The result so far."""

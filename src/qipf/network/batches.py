@@ -1,33 +1,32 @@
 """Inputs and labels of the batches of a loader, in any of the usual containers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import signature
 from operator import length_hint
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import numpy as np
+from torch import Tensor, nn
 
 from qipf.errors import QIPFInputError
-from qipf.export.program import ROWS
+from qipf.export.program import ROWS, Example
 from qipf.progress import progress
-from qipf.validation.labels import errors_of
+
+#: Names of the labels in a dict of inputs, as loaders of Hugging Face give them.
+LABELS = ("labels", "label")
 
 
 class Batch(NamedTuple):
     """A batch of a loader."""
 
     number: int
-    inputs: tuple[Any, ...]
-    options: dict[str, Any]  # keyword inputs
-    labels: Any
-
-    def errors(self, logits: Tensor) -> Tensor | None:  # (n, classes) -> (n,)
-        """True where the network errs; None without labels."""
-        if self.labels is None:
-            return None
-        return errors_of(logits, self.labels, f"labels of batch {self.number}")
+    inputs: Example
+    labels: Any  # None if the batch has none
 
 
-def batches(loader: Iterable[Any], purpose: str, description: str) -> Iterator[Batch]:
+def batches(
+    loader: Iterable[Any], net: nn.Module, purpose: str, description: str
+) -> Iterator[Batch]:
     """The loader's batches, either all with labels or all without, with a progress bar."""
     if not isinstance(loader, Iterable):
         raise QIPFInputError(
@@ -37,54 +36,77 @@ def batches(loader: Iterable[Any], purpose: str, description: str) -> Iterator[B
     labelled: bool | None = None
     total = length_hint(loader) or None
     for number, batch in enumerate(progress(loader, description, total)):
-        inputs, options, labels = _unpacked(batch)
+        inputs, labels = _unpacked(batch)
         if labelled not in (None, labels is not None):
             raise QIPFInputError(
                 f"Batch {number} {'has' if labels is not None else 'lacks'} labels, unlike those "
                 "before it. Label all batches or none."
             )
         labelled = labels is not None
-        yield Batch(number, inputs, options, labels)
+        yield Batch(number, arguments(net, (inputs,)), labels)
 
 
-def _unpacked(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Inputs, keyword inputs and labels of a batch."""
+def _unpacked(batch: Any) -> tuple[Any, Any]:
+    """Inputs and labels of a batch."""
     if isinstance(batch, Mapping):
-        options = dict(batch)
-        labels = options.pop("labels", options.pop("label", None))
-        return (), options, labels
+        found = [batch[name] for name in LABELS if name in batch]
+        return batch, found[0] if found else None
     if isinstance(batch, (tuple, list)):
         if len(batch) not in (1, 2):
             raise QIPFInputError(
-                f"A batch has {len(batch)} parts; (inputs, labels) or inputs alone is needed."
+                f"A batch has {len(batch)} parts; (inputs, labels) or inputs alone is needed. "
+                "Several inputs: ((first, second), labels)."
             )
-        inputs = tuple(batch[0]) if isinstance(batch[0], (tuple, list)) else (batch[0],)
-        return inputs, {}, batch[1] if len(batch) == 2 else None
-    return (batch,), {}, None
+        return batch[0], batch[1] if len(batch) == 2 else None
+    return batch, None
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nested containers with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {name: mapped(part, change) for name, part in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(mapped(part, change) for part in value)
-    return value
+def arguments(
+    net: nn.Module, inputs: tuple[Any, ...], options: Mapping[str, Any] | None = None
+) -> Example:
+    """The network's arguments in a call of a model.
+
+    A single tuple or list holds several inputs. A single dict, or another mapping such as a
+    `transformers.BatchEncoding`, holds keyword inputs; if the network does not take these but one
+    argument, the dict is that argument. Labels in a mapping are left out.
+    """
+    alone = inputs[0] if len(inputs) == 1 and not options else None
+    if isinstance(alone, Example):
+        found = alone
+    elif isinstance(alone, Mapping):
+        found = _of_mapping(net, _unlabelled(alone))
+    elif isinstance(alone, (tuple, list)):
+        found = Example(tuple(alone), {})
+    else:
+        found = Example(inputs, _unlabelled(options or {}))
+    for name, value in found.values.items():
+        if isinstance(value, np.ndarray):
+            raise QIPFInputError(
+                f"A network takes tensors, got a NumPy array as {name}. Pass torch.from_numpy(...)."
+            )
+    return found
+
+
+def _unlabelled(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in LABELS}
+
+
+def _of_mapping(net: nn.Module, options: dict[str, Any]) -> Example:
+    taken = signature(net.forward)
+    try:
+        taken.bind(**options)
+    except TypeError as error:
+        try:
+            taken.bind(options)
+        except TypeError:
+            raise QIPFInputError(
+                f"The network cannot take the inputs {', '.join(options)} ({error}). Its forward "
+                f"takes {taken}."
+            ) from error
+        return Example((options,), {})
+    return Example((), options)
 
 
 def few_rows(tensor: Tensor) -> Tensor:
     """The first rows, copied: an example for an export."""
     return tensor[:ROWS].detach().clone() if tensor.ndim else tensor
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_in(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from tensors_in(part)

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from qipf.errors import QIPFInputError
-from qipf.network.forward import device_of, logits_of, named_layer
+from qipf.export.program import Example
+from qipf.network.forward import call, device_of, logits_of, named_layer
+from qipf.network.tasks import single_logits
 
 #: Layers that compute; the input of one of them is the finished output of those before it.
 COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -25,8 +27,8 @@ WIDEST, FINEST = 512, 8
 #: Inputs that pass through the network at once.
 BATCH = 1000
 
-#: A layer and its input or output -> one row per example, (n, d).
-Pooling = Callable[[nn.Module, Any], Tensor]
+#: A layer, its input or output, and the attention mask if any -> one row per example, (n, d).
+Pooling = Callable[[nn.Module, Any, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,13 @@ class LayerSite:
 Rows = dict[LayerSite, Tensor]
 
 
-def grid_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
+def grid_pooling(
+    layer: nn.Module, value: Any, mask: Tensor | None = None
+) -> Tensor:  # (n, ...) -> (n, ≤ WIDEST)
     """One row of at most `WIDEST` numbers per example, in float32.
 
-    Maps are averaged over the finest grid that stays narrow enough, tokens over their places, and
-    neighbouring numbers of what is still too wide.
+    Maps are averaged over the finest grid that stays narrow enough, tokens over their places
+    without padding, and neighbouring numbers of what is still too wide.
 
     >>> import torch
     >>> shapes = (2, 32, 16, 16), (2, 7, 96)
@@ -59,7 +63,7 @@ def grid_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, ≤
         grid = _finest(value.shape[1], 1, value.shape[2])
         value = functional.adaptive_avg_pool1d(value, grid)
     elif value.ndim == 3:
-        value = value.mean(1)
+        value = _token_mean(value, mask)
     elif value.ndim >= 4:
         maps = value.flatten(3) if value.ndim > 4 else value
         grid = _finest(maps.shape[1], 2, min(maps.shape[2:]))
@@ -75,17 +79,31 @@ def _finest(channels: int, axes: int, size: int) -> int:
     return fitting[-1] if fitting else 1
 
 
-def mean_pooling(layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, channels)
-    """Averages over positions: everything after the channels, or the tokens of (n, tokens, d)."""
+def mean_pooling(
+    layer: nn.Module, value: Any, mask: Tensor | None = None
+) -> Tensor:  # (n, ...) -> (n, channels)
+    """Averages over positions: everything after the channels, or the tokens of (n, tokens, d).
+
+    Padding, where the mask is 0, is left out.
+    """
     value = _tensor(value)
     if value.ndim == 2:
         return value
     if value.ndim == 3 and not channels_first(layer):
-        return value.mean(1)
+        return _token_mean(value, mask)
     return value.flatten(2).mean(2)
 
 
-def flatten_pooling(_layer: nn.Module, value: Any) -> Tensor:  # (n, ...) -> (n, d)
+def _token_mean(value: Tensor, mask: Tensor | None) -> Tensor:  # (n, tokens, d) -> (n, d)
+    if mask is None or mask.shape != value.shape[:2]:
+        return value.mean(1)
+    seen = mask.bool()[..., None]
+    return torch.where(seen, value, 0.0).sum(1) / seen.sum(1).clamp(min=1)
+
+
+def flatten_pooling(
+    _layer: nn.Module, value: Any, _mask: Tensor | None = None
+) -> Tensor:  # (n, ...) -> (n, d)
     """Every number."""
     return _tensor(value).flatten(1)
 
@@ -129,14 +147,18 @@ def run_once(
     sites: Sequence[LayerSite],
     pooling: Pooling = grid_pooling,
     remedy: str = "Name other layers=[...].",
+    mask: Tensor | None = None,
 ) -> tuple[Tensor, Rows]:
-    """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network."""
+    """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
+
+    `mask` (n, tokens) is 0 where a token is padding.
+    """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
 
     def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
         try:
             # copied: an activation in place may overwrite the layer's output afterwards
-            found[site].append(pooling(layer, values[-1]).clone())
+            found[site].append(pooling(layer, values[-1], mask).clone())
         except NotRowsError as error:
             raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
 
@@ -157,13 +179,29 @@ def run_once(
 
 
 def run_in_batches(
-    net: nn.Module, inputs: Tensor, sites: Sequence[LayerSite]
+    net: nn.Module,
+    inputs: Tensor | Example,
+    sites: Sequence[LayerSite],
+    fitted: Example | None = None,
 ) -> tuple[Tensor, Rows]:
-    """Logits, and the rows at the sites, on the network's device, `BATCH` inputs at a time."""
-    device = device_of(net)
-    parts = [run_once(net, partial(net, part.to(device)), sites) for part in inputs.split(BATCH)]
+    """Class logits, and the rows at the sites, on the network's device, `BATCH` inputs at a time.
+
+    `fitted` is what errors compare the inputs with.
+    """
+    example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
+    device, parts = device_of(net), []
+    for start in range(0, max(1, example.rows), BATCH):
+        part = example.take(slice(start, start + BATCH)).mapped(lambda part: part.to(device))
+        run = partial(call, net, part, fitted)
+        output, rows = run_once(net, run, sites, mask=attention_mask(part))
+        parts.append((single_logits(output), rows))
     rows = {site: torch.cat([found[site] for _, found in parts]) for site in sites}
     return torch.cat([logits for logits, _ in parts]), rows
+
+
+def attention_mask(example: Example) -> Tensor | None:  # (n, tokens)
+    """The input ``attention_mask``, which is 0 where a token is padding; None without one."""
+    return example.tensors.get("attention_mask")
 
 
 def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:

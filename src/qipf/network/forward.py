@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError
+from qipf.export.program import Example, reason
 
 #: One thread at a time runs a network: modes and hooks belong to the network, not to a call.
 _locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -53,6 +54,23 @@ def fingerprint(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def versions(net: nn.Module) -> tuple[tuple[int, int], ...]:
+    """Address and version counter of every weight and buffer: a fast sign that none has changed.
+
+    Operations in place, optimizers and `load_state_dict` count as changes; those through
+    ``weight.data`` do not.
+
+    >>> net = nn.Linear(2, 2)
+    >>> before = versions(net)
+    >>> with torch.no_grad():
+    ...     _ = net.bias.add_(1)
+    >>> versions(net) == before
+    False
+    """
+    tensors = (*net.parameters(), *net.buffers())
+    return tuple((part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors)
+
+
 def unchanged(net: nn.Module, fitted: str | None) -> str:
     """The network's fingerprint; raises if it is not the one it was fitted with."""
     now = fingerprint(net)
@@ -69,6 +87,10 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
     if isinstance(layer, str) and layer in layers:
         return layers[layer]
+    if str(layer) in layers:
+        raise QIPFInputError(
+            f"The network has no layer {layer!r}: names are strings. Did you mean {str(layer)!r}?"
+        )
     near = difflib.get_close_matches(str(layer), layers, n=3, cutoff=0.4) or list(layers)[:10]
     raise QIPFInputError(
         f"The network has no layer {layer!r}. Close: {', '.join(near) or 'none: it has no layers'}."
@@ -89,12 +111,20 @@ def logits_of(output: Any) -> Tensor:
             f"The network returns {type(output).__name__}, in which no logits were found. Return a "
             "tensor, a tuple that starts with one, a dict with 'logits', or an object with .logits."
         )
-    if found.ndim != 2:
-        raise QIPFInputError(
-            f"The network's logits have shape {tuple(found.shape)}; (predictions, classes) is "
-            "needed."
-        )
     return found
+
+
+def call(net: nn.Module, example: Example, fitted: Example | None = None) -> Any:
+    """The network's output; an error names the inputs and those that it was `fitted` with."""
+    try:
+        return net(*example.inputs, **example.options)
+    except (QIPFError, torch.cuda.OutOfMemoryError):
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        known = "" if fitted is None else f" It was fitted with {fitted.shapes('n')}."
+        raise QIPFInputError(
+            f"The network cannot take {example.shapes() or 'these inputs'}: {reason(error)}{known}"
+        ) from error
 
 
 #: Activations that turn logits into probabilities.

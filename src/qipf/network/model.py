@@ -5,18 +5,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, Prediction
+from qipf.calibration.one_per_input import one_per_input
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
-from qipf.export.program import Example, checked_example, traced
-from qipf.network.batches import batches, few_rows, mapped
-from qipf.network.forward import device_of, evaluating, fingerprint, unchanged
+from qipf.export.program import Example, checked_example, shortened, traced, with_tokens
+from qipf.network.batches import arguments, batches, few_rows
+from qipf.network.forward import device_of, evaluating, fingerprint, unchanged, versions
+from qipf.network.tasks import Task
+from qipf.validation.labels import class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError
 
 if TYPE_CHECKING:
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Scores(NamedTuple):
-    """Outputs of the network for a batch, and the uncertainty of its predictions."""
+    """Output of the network for a batch, and the uncertainty of its predictions."""
 
-    logits: Tensor  # (n, classes)
-    uncertainty: Tensor  # (n,)
+    output: Tensor  # (n, classes), or as `qipf.network.tasks` says
+    uncertainty: Tensor  # (n,), or the shape of the task's predictions
     probabilities: Tensor | None = None  # (n, classes)
 
 
@@ -46,6 +48,7 @@ class NetworkModel(CalibrationMixin, ABC):
     def __init__(self, net: nn.Module) -> None:
         self.net = net
         self.fitted_with: str | None = None  # fingerprint of the network's weights at `fit`
+        self._versions: tuple[tuple[int, int], ...] | None = None  # when that was last compared
         self._example: Example | None = None  # inputs that `fit` has seen, for export
 
     @abstractmethod
@@ -53,8 +56,12 @@ class NetworkModel(CalibrationMixin, ABC):
         """Fit to the network's training data."""
 
     @abstractmethod
-    def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
+    def _scores(self, example: Example) -> Scores:
         """Run the network, which is in evaluation mode, and score its predictions."""
+
+    @abstractmethod
+    def _task_of(self, output: Tensor) -> Task:
+        """How predictions lie in the network's output."""
 
     @abstractmethod
     def _graph(
@@ -63,13 +70,24 @@ class NetworkModel(CalibrationMixin, ABC):
         """The model as a module of plain tensor operations, and what a file says about it."""
 
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
-        """Run the network and score each prediction; arguments are the network's inputs."""
-        found = self._scored(inputs, options)
-        return self._prediction(found.logits, found.uncertainty, found.probabilities)
+        """Run the network and score each prediction.
+
+        Arguments are the network's inputs, or one batch: a tuple of several inputs, a dict of
+        keyword inputs or a `transformers.BatchEncoding`, in which labels are left out.
+        """
+        found = self._scored(self._arguments(inputs, options))
+        task = self._task_of(found.output)
+        predicted = class_logits(task.rows(found.output)).argmax(1)
+        return self._prediction(
+            task.logits(found.output),
+            found.uncertainty,
+            found.probabilities,
+            task.shaped(predicted, found.output),
+        )
 
     def uncertainty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
-        return self._scored(inputs, options).uncertainty
+        return self._scored(self._arguments(inputs, options)).uncertainty
 
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Conformal p-value of each prediction; small is unusual.
@@ -99,32 +117,53 @@ class NetworkModel(CalibrationMixin, ABC):
             about.append(f"accepts {self.rule_.coverage:.1%}")
         return f"{type(self).__name__}({', '.join(about)})"
 
-    def _scored(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
+    def _p_values(self, uncertainty: Any) -> Any:
+        return super()._p_values(uncertainty.flatten()).reshape(uncertainty.shape)
+
+    def _accepted(self, uncertainty: Any) -> Any:
+        return super()._accepted(uncertainty.flatten()).reshape(uncertainty.shape)
+
+    def _arguments(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Example:
+        """The network's inputs on its device; raises if its weights have changed since `fit`."""
         self._require_fitted()
-        if any(isinstance(part, np.ndarray) for part in (*inputs, *options.values())):
-            raise QIPFInputError(
-                "A network takes tensors, got a NumPy array. Pass torch.from_numpy(inputs)."
-            )
-        inputs, options = self._place((inputs, options))
+        now = versions(self.net)
+        if self.fitted_with is not None and now != self._versions:
+            unchanged(self.net, self.fitted_with)
+            self._versions = now
+        return self._placed(arguments(self.net, inputs, options))
+
+    def _scored(self, example: Example) -> Scores:
         with evaluating(self.net):
-            return self._scores(inputs, options)
+            return self._scores(example)
 
     def calibrate(self, loader: Iterable[Any]) -> "Self":
         """Keep the uncertainties of held-out data, for p-values and accept rules.
 
         Batches as in `fit`, with labels for `accept_rule` and accuracy estimates. The data must
-        not have been used to train the network or to fit the model.
+        not have been used to train the network or to fit the model. Of an input with several
+        predictions (pixels, labels) one is drawn at random, because predictions of one input
+        depend on each other.
         """
         self._require_fitted()
         unchanged(self.net, self.fitted_with)
         logits, scores, errors = [], [], []
+        seen = 0
         with torch.no_grad():
-            for batch in batches(loader, "calibrate", "reading predictions"):
-                found = self._scored(batch.inputs, batch.options)
-                wrong = batch.errors(found.logits)
-                logits.append(found.logits.cpu())
-                scores.append(found.uncertainty.cpu())
-                errors += [] if wrong is None else [wrong.cpu()]
+            for batch in batches(loader, self.net, "calibrate", "reading predictions"):
+                output, uncertainty, _ = self._scored(self._placed(batch.inputs))
+                task = self._task_of(output)
+                rows, labels = class_logits(task.rows(output)), None
+                if batch.labels is not None:
+                    labels = task.labels(batch.labels, output, f"labels of batch {batch.number}")
+                index: Any = slice(None)
+                if task.dense:
+                    known = None if labels is None else labels != task.ignore_index
+                    index = one_per_input(uncertainty.shape, seen, known).to(rows.device)
+                seen += len(uncertainty)
+                logits.append(rows[index].cpu())
+                scores.append(uncertainty.flatten()[index].cpu())
+                if labels is not None:
+                    errors.append((rows[index].argmax(1) != labels[index]).cpu())
         if not scores or not sum(map(len, scores)):
             raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
         self._set_calibration(
@@ -143,6 +182,9 @@ class NetworkModel(CalibrationMixin, ABC):
     ) -> OnnxFile:
         """Write the network and its uncertainty as one ONNX file, for a batch of any length.
 
+        Tokens, that is inputs of integers (n, tokens), may be of any number too, unless the
+        network takes only one.
+
         Parameters
         ----------
         path : the file, ``.onnx``; written atomically, after the check.
@@ -158,8 +200,9 @@ class NetworkModel(CalibrationMixin, ABC):
         path = checked_path(path)
         program, few, metadata = self._traced(example, rule, max_centers)
         metadata["fingerprint"] = unchanged(self.net, self.fitted_with)
-        want = self._expected(few, max_centers) if check else None
-        return write_onnx(program, few.tensors, metadata, path, want)
+        cases = (few, *shortened(few)) if check else ()
+        wanted = [(case.tensors, self._expected(case, max_centers)) for case in cases]
+        return write_onnx(program, few.tensors, metadata, path, wanted)
 
     def export(
         self, example: Any = None, *, rule: AcceptRule | None = None, max_centers: int | None = None
@@ -179,25 +222,31 @@ class NetworkModel(CalibrationMixin, ABC):
                 "This model has seen no inputs: it was loaded, or its field was fitted elsewhere. "
                 "Pass example=<a batch of the network's inputs>."
             )
-        few = checked_example(self._example if example is None else example, self, self._place)
+        given = self._arguments((self._example if example is None else example,), {})
+        few = checked_example(given)
+        with torch.no_grad():
+            predictions = self._scored(few).uncertainty
+        if predictions.ndim > 1:  # a graph needs memory for all predictions times the centres
+            few = few.take(slice(2))
         graph, metadata = self._graph(few, rule, max_centers)
+        tensors = few.tensors.values()
         with evaluating(graph), evaluating(self.net):
-            return traced(graph, few.tensors.values()), few, metadata
+            return traced(graph, tensors, with_tokens(few)), few, metadata
 
     def _expected(self, few: Example, max_centers: int | None) -> Expected:
         with torch.no_grad():
-            found = self._scored(few.inputs, few.options)
-        return expected(found.uncertainty, found.logits)
+            found = self._scored(few)
+        return expected(found.uncertainty, found.output)
 
-    def _place(self, values: Any) -> Any:
-        """The values with all tensors on the network's device."""
+    def _placed(self, example: Example) -> Example:
+        """The example with all tensors on the network's device."""
         device = device_of(self.net)
-        return mapped(values, lambda tensor: tensor.to(device))
+        return example.mapped(lambda tensor: tensor.to(device))
 
-    def _set_fitted(self, example: tuple[tuple[Any, ...], dict[str, Any]] | None) -> None:
+    def _set_fitted(self, example: Example) -> None:
         self._clear_calibration()
-        self.fitted_with = fingerprint(self.net)
-        self._example = None if example is None else Example(*mapped(example, few_rows))
+        self.fitted_with, self._versions = fingerprint(self.net), versions(self.net)
+        self._example = example.mapped(few_rows)
 
     def _require_module(self) -> None:
         if not isinstance(self.net, nn.Module):

@@ -15,13 +15,16 @@ from qipf.export.program import Example
 from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
-from qipf.io.schema import refuse, require_keys
-from qipf.network.batches import batches, tensors_in
-from qipf.network.features import LayerSite, flatten_pooling, mean_pooling, run_once
-from qipf.network.forward import evaluating, logits_of, named_layer, require_logits, unchanged
+from qipf.io.schema import refuse, require, require_keys
+from qipf.network.batches import batches
+from qipf.network.features import LayerSite, attention_mask, flatten_pooling, mean_pooling, run_once
+from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
+from qipf.network.tasks import IGNORED, TASKS, Task, check_task, task_of
 from qipf.validation.arrays import require_finite
+from qipf.validation.labels import class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError
+from qipf.validation.parameters import is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,20 +42,30 @@ def wrap(
     *,
     field: QIPF | None = None,
     pooling: str | Callable[[Tensor], Tensor] = "mean",
+    task: str = "auto",
+    ignore_index: int = IGNORED,
 ) -> "WrappedModel":
     """Put a field around a trained network; fit it with a loader of training data.
 
     Parameters
     ----------
-    net : any module whose output is logits (n, classes): a tensor, the first element of a tuple,
-        the entry ``"logits"`` of a dict, or the attribute ``.logits`` of an object.
+    net : any module whose output is logits: a tensor, the first element of a tuple, the entry
+        ``"logits"`` of a dict, or the attribute ``.logits`` of an object.
     layer : score the output of this named layer instead of the logits.
     field : a `QIPF` with the parameters to use; a fitted one is used as it is.
     pooling : how a layer's output of several dimensions becomes one row per example. ``"mean"``
         averages over positions: (n, channels, height, width, …) over everything after the
         channels, (n, tokens, channels) over the tokens; the output of layers such as ``Conv1d``
-        and ``BatchNorm1d`` has its channels first. ``"flatten"`` keeps every number. Or a
-        function from the layer's output to (n, d).
+        and ``BatchNorm1d`` has its channels first, and tokens at which an input
+        ``attention_mask`` is 0 are left out. ``"flatten"`` keeps every number. Or a function from
+        the layer's output to (n, d).
+    task : ``"multiclass"``: logits (n, classes). ``"binary"``: one logit, (n, 1) or (n,), of class
+        1 against class 0. ``"multilabel"``: logits (n, labels), every label of an input a
+        prediction of its own. ``"segmentation"``: logits (n, classes, height, width), every pixel
+        a prediction. ``"auto"`` decides by the first batch: one logit is binary, four dimensions
+        are segmentation, labels (n, labels) of 0 and 1 are multilabel, everything else is
+        multiclass.
+    ignore_index : label of pixels, or of an input's labels, whose class is unknown.
 
     >>> net = nn.Linear(4, 3)
     >>> inputs = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
@@ -60,7 +73,8 @@ def wrap(
     >>> model(inputs[:5]).uncertainty.shape
     torch.Size([5])
     """
-    return WrappedModel(net, layer, QIPF() if field is None else field, pooling)
+    field = QIPF() if field is None else field
+    return WrappedModel(net, layer, field, pooling, task, ignore_index)
 
 
 def _of_field(name: str) -> Any:
@@ -73,7 +87,8 @@ def _of_field(name: str) -> Any:
 class WrappedModel(NetworkModel):
     """A network and the field of its predictions; made by `wrap`.
 
-    `field` is the fitted `QIPF` once `fit` has run. Calibration set and accept rule belong to it.
+    Once `fit` has run, `field` is the fitted `QIPF` and `task_` the task. Calibration set and
+    accept rule belong to the field.
     """
 
     calibration_ = _of_field("calibration_")
@@ -86,44 +101,75 @@ class WrappedModel(NetworkModel):
         layer: str | None,
         field: QIPF,
         pooling: str | Callable[[Tensor], Tensor],
+        task: str = "auto",
+        ignore_index: int = IGNORED,
     ) -> None:
         super().__init__(net)
         self.layer = layer
         self.pooling = pooling
         self.field = field
+        self.task = task
+        self.ignore_index = ignore_index
+        self.task_: Task | None = None
 
     def fit(self, loader: Iterable[Any]) -> "Self":
         """Stream training data through the network and build the field from its predictions.
 
         `loader` yields batches: ``(inputs, labels)``, ``inputs`` alone, or a dict of keyword
-        arguments with the labels under ``"labels"`` or ``"label"``. Inputs that are a tuple or a
+        inputs with the labels under ``"labels"`` or ``"label"``. Inputs that are a tuple or a
         list are passed to the network one by one. Memory is bounded, as in `QIPF.partial_fit`,
         whatever the loader's length. With labels the bandwidth is chosen by the detection of
         errors and, where they are few, of correct predictions near an error.
         """
         self._check_parameters()
         field = clone(self.field)
-        example = None
+        example: Example | None = None
+        task: Task | None = None
         with torch.no_grad():
-            for batch in batches(loader, "fit", "reading predictions"):
-                inputs, options = self._place((batch.inputs, batch.options))
+            for batch in batches(loader, self.net, "fit", "reading predictions"):
+                inputs = self._placed(batch.inputs)
+                run = partial(call, self.net, inputs, example)
                 with evaluating(self.net):
                     if self.layer is None and batch.number == 0:
-                        require_logits(partial(self.net, *inputs, **options))
-                    logits, rows = self._run(inputs, options)
+                        require_logits(run)
+                    output, rows = self._outputs(inputs, run)
+                task = task or self._resolved(output, batch.labels)
+                logits = task.rows(output)
+                rows = _wide(logits) if rows is None else rows
                 require_finite(rows, f"the network's output for batch {batch.number}")
-                wrong = batch.errors(logits)
+                logits, wrong = class_logits(logits), None
+                if batch.labels is not None:
+                    labels = task.labels(batch.labels, output, f"labels of batch {batch.number}")
+                    wrong = logits.argmax(1) != labels
+                    if task.dense:
+                        known = labels != task.ignore_index
+                        rows, logits, wrong = rows[known], logits[known], wrong[known]
                 if rows.shape[0] > 0:
-                    example = example or (inputs, options)
+                    example = example or inputs
                     field.partial_fit(rows, wrong=wrong, logits=logits)
         if example is None:
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
-        self.field = field.build()
+        self.field, self.task_ = field.build(), task
         self._set_fitted(example)
         return self
 
+    def _resolved(self, output: Tensor, labels: Any) -> Task:
+        task = task_of(self.task, output, labels, self.ignore_index)
+        if task.dense and self.layer is not None:
+            raise QIPFInputError(
+                f"layer= scores one row per input, and the task {task.name!r} has several "
+                "predictions for each. Use qipf.wrap(net), which scores the logits."
+            )
+        return task
+
+    def _task_of(self, output: Tensor) -> Task:
+        return self.task_ or self._resolved(output, None)
+
     def _check_parameters(self) -> None:
         self._require_module()
+        check_task(self.task)
+        if not is_integer(self.ignore_index):
+            raise QIPFInputError(f"ignore_index must be an integer, got {self.ignore_index!r}.")
         if self.layer is not None:
             named_layer(self.net, self.layer)
         if not isinstance(self.field, QIPF):
@@ -140,28 +186,32 @@ class WrappedModel(NetworkModel):
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
 
-    def _scores(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Scores:
+    def _scores(self, example: Example) -> Scores:
         # gradients reach inputs that require them; otherwise none are kept
-        asked = any(tensor.requires_grad for tensor in tensors_in((inputs, options)))
+        asked = any(tensor.requires_grad for tensor in example.tensors.values())
         with torch.set_grad_enabled(asked and torch.is_grad_enabled()):
-            logits, rows = self._run(inputs, options)
+            output, rows = self._run(example, partial(call, self.net, example, self._example))
             require_finite(rows, "the network's output for these inputs")
-            return Scores(logits, self.field.uncertainty(rows))
+            uncertainty = self.field.uncertainty(rows)
+            return Scores(output, self._task_of(output).shaped(uncertainty, output))
 
-    def _run(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        """Logits, and the rows that the field scores: the same, or those of the layer."""
-        run = partial(self.net, *inputs, **options)
+    def _run(self, example: Example, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+        """The network's output, and the rows that the field scores."""
+        output, rows = self._outputs(example, run)
+        return output, _wide(self._task_of(output).rows(output)) if rows is None else rows
+
+    def _outputs(self, example: Example, run: Callable[[], Any]) -> tuple[Tensor, Tensor | None]:
+        """The network's output, and the pooled rows of the layer if one is named."""
         if self.layer is None:
-            logits = logits_of(run())
-            return logits, logits.float() if logits.element_size() < 4 else logits
-        site = LayerSite(self.layer)
-        logits, rows = run_once(self.net, run, [site], self._pool, REMEDY)
-        return logits, rows[site]
+            return logits_of(run()), None
+        site, mask = LayerSite(self.layer), attention_mask(example)
+        output, rows = run_once(self.net, run, [site], self._pool, REMEDY, mask)
+        return output, rows[site]
 
-    def _pool(self, layer: nn.Module, value: Any) -> Tensor:
+    def _pool(self, layer: nn.Module, value: Any, mask: Tensor | None) -> Tensor:
         if callable(self.pooling):
             return self.pooling(value)
-        return POOLINGS[self.pooling](layer, value)
+        return POOLINGS[self.pooling](layer, value, mask)
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None
@@ -173,20 +223,22 @@ class WrappedModel(NetworkModel):
             "pooling": self.pooling if isinstance(self.pooling, str) else "function",
         }
         graph = graph.to(next(iter(example.tensors.values())).device)
-        return ModelGraph(self.net, self._run, graph, example), metadata
+        return ModelGraph(self, graph, example), metadata
 
     def _expected(self, few: Example, max_centers: int | None) -> Expected:
         field = self.field if max_centers is None else self.field.condensed(max_centers)
         with evaluating(self.net), torch.no_grad():
-            logits, rows = self._run(few.inputs, few.options)
-            exact = rows.double()
-            margin = rounding_margin(field.uncertainty, exact)
-            return expected(field.uncertainty(exact), logits, margin)
+            output, rows = self._run(few, partial(call, self.net, few))
+            task, exact = self._task_of(output), rows.double()
+            margin = task.shaped(rounding_margin(field.uncertainty, exact), output)
+            uncertainty = task.shaped(field.uncertainty(exact), output)
+            return expected(uncertainty, task.logits(output), margin)
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""
         facts = self.field.facts()
         facts["kind"] = "field of a wrapped model"
+        facts["task"] = self.task if self.task_ is None else self.task_.name
         facts["layer"] = f"{self.layer or 'logits'}, pooling {self.pooling}"
         facts["network"] = f"weights {self.fitted_with or 'not recorded'}"
         return facts
@@ -196,7 +248,13 @@ class WrappedModel(NetworkModel):
         header, arrays = self.field.state()
         pooling = self.pooling if isinstance(self.pooling, str) else "function"
         weights = unchanged(self.net, self.fitted_with)
-        network = {"layer": self.layer, "pooling": pooling, "fingerprint": weights}
+        network = {
+            "layer": self.layer,
+            "pooling": pooling,
+            "task": self.task if self.task_ is None else self.task_.name,
+            "ignore_index": int(self.ignore_index),
+            "fingerprint": weights,
+        }
         return {**header, "kind": "model", "network": network}, arrays
 
     def _require_saveable(self) -> None:
@@ -213,14 +271,22 @@ class WrappedModel(NetworkModel):
     ) -> "WrappedModel":
         """The model in a file's header and arrays; without `net` it can only be described."""
         network = header["network"]
-        require_keys(path, "network", network, ("layer", "pooling", "fingerprint"))
+        if isinstance(network, dict):  # files of older versions are of networks with classes
+            network = {"task": "multiclass", "ignore_index": IGNORED, **network}
+        require_keys(
+            path, "network", network, ("layer", "pooling", "task", "ignore_index", "fingerprint")
+        )
+        task, ignored = network["task"], network["ignore_index"]
+        require(task in ("auto", *TASKS), path, "task", task)
+        require(type(ignored) is int, path, "ignore_index", ignored)
         layer = network["layer"]
         if layer is not None and not isinstance(layer, str):
             refuse(path, f"its layer is {layer!r:.80}")
         if network["pooling"] not in POOLINGS or not isinstance(network["fingerprint"], str):
             refuse(path, f"its pooling is {network['pooling']!r:.80}, or it has no fingerprint")
         field = QIPF.from_state({**header, "network": None}, arrays, path)
-        model = cls(net, layer, field, network["pooling"])  # type: ignore[arg-type]
+        model = cls(net, layer, field, network["pooling"], task, ignored)  # type: ignore[arg-type]
+        model.task_ = None if task == "auto" else Task(task, ignored)
         model.fitted_with = network["fingerprint"]
         return model
 
@@ -232,18 +298,21 @@ class ModelGraph(nn.Module):
     example is a constant of the graph.
     """
 
-    def __init__(
-        self, net: nn.Module, run: Callable[..., Any], field: nn.Module, example: Example
-    ) -> None:
+    def __init__(self, model: WrappedModel, field: nn.Module, example: Example) -> None:
         super().__init__()
-        self.net, self.field = net, field
-        self._run, self._example = run, example
+        self.net, self.field = model.net, field
+        self._model, self._example = model, example
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
-        """Logits (n, classes), and the field's outputs for them or for the layer's output."""
-        given = iter(tensors)
-        filled = self._example.mapped(
-            lambda part: next(given) if isinstance(part, Tensor) else part
-        )
-        logits, rows = self._run(*filled)
-        return {"logits": logits, **self.field(rows)}
+        """Logits, and the field's outputs for them or for the layer's output."""
+        filled = self._example.filled(tensors)
+        run = partial(self.net, *filled.inputs, **filled.options)
+        output, rows = self._model._run(filled, run)
+        task = self._model._task_of(output)
+        found = {name: task.shaped(part, output) for name, part in self.field(rows).items()}
+        return {"logits": task.logits(output), **found}
+
+
+def _wide(rows: Tensor) -> Tensor:
+    """Rows in at least single precision."""
+    return rows.float() if rows.element_size() < 4 else rows

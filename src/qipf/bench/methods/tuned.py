@@ -23,6 +23,7 @@ from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.errors import QIPFInputError
 from qipf.layered.holdout import sample_examples, tuning_sets
 from qipf.metrics.error_detection import roc_auc
+from qipf.network.batches import batches
 from qipf.network.features import LayerSite, run_in_batches
 from qipf.network.forward import evaluating
 
@@ -52,7 +53,11 @@ def _tuning_data(clean: CleanData, method: str) -> TuningData:
     features = LayerSite("head", "input")
     with evaluating(net), torch.no_grad():
         _, held, classes = sample_examples(
-            _batches(clean), lambda x: run_in_batches(net, x, ()), 0, EXAMPLES, random
+            batches(_batches(clean), net, method, "reading layers"),
+            lambda inputs: run_in_batches(net, inputs, ()),
+            0,
+            EXAMPLES,
+            random,
         )
         tuning = tuning_sets(net, held, [features], classes, clean.seed)
     if not tuning.sets:
