@@ -18,8 +18,9 @@ from qipf.network.tasks import single_logits
 class LayersGraph(nn.Module):
     """Inputs to logits, uncertainty, probabilities and, with a threshold, accepted.
 
-    The inputs stand for the tensors of the example, in their order. A row with NaN or infinity in its logits or layers gets NaN as its uncertainty and is not
-    accepted. A batch needs memory for a matrix of its rows times the centres for every layer.
+    The inputs stand for the tensors of the example, in their order. A row with NaN or infinity in
+    its logits or layers gets NaN as its uncertainty and is not accepted. A batch needs memory for a
+    matrix of its rows times the centres for every layer.
     """
 
     def __init__(

@@ -65,6 +65,7 @@ def wrap(
         a prediction. ``"auto"`` decides by the first batch: one logit is binary, four dimensions
         are segmentation, labels (n, labels) of 0 and 1 are multilabel, everything else is
         multiclass.
+        Where an input has several predictions, the field's ``reduction="auto"`` is ``"random"``.
     ignore_index : label of pixels, or of an input's labels, whose class is unknown.
 
     >>> net = nn.Linear(4, 3)
@@ -133,7 +134,10 @@ class WrappedModel(NetworkModel):
                     if self.layer is None and batch.number == 0:
                         require_logits(run)
                     output, rows = self._outputs(inputs, run)
-                task = task or self._resolved(output, batch.labels)
+                if task is None:
+                    task = self._resolved(output, batch.labels)
+                    if task.dense and field.reduction == "auto":
+                        field.reduction = "random"  # far more rows than a coreset can be made of
                 logits = task.rows(output)
                 rows = _wide(logits) if rows is None else rows
                 require_finite(rows, f"the network's output for batch {batch.number}")
