@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qipf.field.estimator import QIPF as QIPF
     from qipf.field.kernel import Coreset as Coreset
     from qipf.layered.explanation import Explanation as Explanation
+    from qipf.layered.features import FeatureQIPF as FeatureQIPF
     from qipf.layered.model import LayeredQIPF as LayeredQIPF
     from qipf.monitor.monitor import ShiftMonitor as ShiftMonitor
     from qipf.monitor.monitor import Verdict as Verdict
@@ -41,6 +42,7 @@ _MODULES = {
     "qipf.field.estimator": ("QIPF",),
     "qipf.field.kernel": ("Coreset",),
     "qipf.layered.explanation": ("Explanation",),
+    "qipf.layered.features": ("FeatureQIPF",),
     "qipf.layered.model": ("LayeredQIPF",),
     "qipf.monitor.monitor": ("ShiftMonitor", "Verdict"),
     "qipf.network.wrapped": ("WrappedModel", "wrap"),

@@ -17,6 +17,7 @@ KINDS = {
     "model": "the field of a wrapped model",
     "rule": "an accept rule",
     "layers": "the fields of a network's layers",
+    "features": "the fields of given features",
     "monitor": "the state of a monitor",
 }
 
@@ -25,6 +26,7 @@ _KEYS = {
     "field": (*_ORIGIN, "parameters", "fitted", "features", "network", *DECISIONS),
     "model": (*_ORIGIN, "parameters", "fitted", "features", "network", *DECISIONS),
     "layers": (*_ORIGIN, "parameters", "layers", "network", *DECISIONS),
+    "features": (*_ORIGIN, "parameters", "layers", "perturbed", *DECISIONS),
     "rule": (*_ORIGIN, "rule"),
 }
 

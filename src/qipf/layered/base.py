@@ -34,6 +34,7 @@ class LayeredModel(CalibrationMixin):
     fields_: tuple[ClassField, ...]
     weights_: Tensor  # (1 + layers,)
 
+    layers: Any
     max_centers: int
     reduction: str
     max_dimension: int

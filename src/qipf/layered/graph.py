@@ -1,4 +1,4 @@
-"""A network with the fields of its layers, as a module of plain tensor operations."""
+"""The fields of layers as modules of plain tensor operations, with a network or without."""
 
 import math
 from collections.abc import Mapping
@@ -10,41 +10,38 @@ from torch import Tensor, nn
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
-from qipf.network.features import LayerSite, attention_mask, run_once
+from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
 from qipf.network.forward import device_of
 from qipf.network.tasks import single_logits
 
 
-class LayersGraph(nn.Module):
-    """Inputs to logits, uncertainty, probabilities and, with a threshold, accepted.
+def pooled_features(value: Tensor) -> Tensor:  # (n, ...) -> (n, ≤ 512)
+    """One row per example: maps (n, channels, ...) and tokens (n, tokens, d) are averaged."""
+    return grid_pooling(nn.Identity(), value)
 
-    The inputs stand for the tensors of the example, in their order. A row with NaN or infinity in
-    its logits or layers gets NaN as its uncertainty and is not accepted. A batch needs memory for a
-    matrix of its rows times the centres for every layer.
+
+class MixtureGraph(nn.Module):
+    """Scores of logits and rows of layers, for graphs that get them from somewhere.
+
+    A row with NaN or infinity in its logits or layers gets NaN as its uncertainty and is not
+    accepted. A batch needs memory for a matrix of its rows times the centres for every layer.
     """
 
     def __init__(
         self,
-        net: nn.Module,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
-        example: Example,
-        threshold: float | None = None,
+        threshold: float | None,
+        device: torch.device,
     ) -> None:
         super().__init__()
-        device = device_of(net)
-        self.net, self.threshold, self._example = net, threshold, example
+        self.threshold = threshold
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
 
-    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+    def scored(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
-        filled = self._example.filled(tensors)
-        run = partial(self.net, *filled.inputs, **filled.options)
-        sites, mask = tuple(self._fields), attention_mask(filled)
-        output, rows = run_once(self.net, run, sites, mask=mask)
-        logits = single_logits(output)
         values = [field.in_one(rows[site]) for site, field in self._fields.items()]
         with ExactConstants():
             posteriors = posteriors_of(logits, self._fields.values(), values)
@@ -57,4 +54,42 @@ class LayersGraph(nn.Module):
             results = {"logits": logits, "uncertainty": uncertainty, "probabilities": probabilities}
             if self.threshold is not None:
                 results["accepted"] = uncertainty <= self.threshold
+        return results
+
+
+class LayersGraph(MixtureGraph):
+    """Inputs of a network to logits, uncertainty, probabilities and, with a threshold, accepted.
+
+    The inputs stand for the tensors of the example, in their order.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        fields: Mapping[LayerSite, ClassField],
+        weights: Tensor,  # (1 + layers,)
+        example: Example,
+        threshold: float | None = None,
+    ) -> None:
+        super().__init__(fields, weights, threshold, device_of(net))
+        self.net, self._example = net, example
+
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """The network's logits and their scores."""
+        filled = self._example.filled(tensors)
+        run = partial(self.net, *filled.inputs, **filled.options)
+        sites, mask = tuple(self._fields), attention_mask(filled)
+        output, rows = run_once(self.net, run, sites, mask=mask)
+        return self.scored(single_logits(output), rows)
+
+
+class FeaturesGraph(MixtureGraph):
+    """Logits, and features of each layer, to the same outputs without the logits."""
+
+    def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
+        """Scores of the logits, which are first; features are in the order of the fields."""
+        logits, *features = tensors
+        rows = (pooled_features(value) for value in features)
+        results = self.scored(logits, dict(zip(self._fields, rows, strict=True)))
+        del results["logits"]  # an ONNX graph has no two values of one name
         return results

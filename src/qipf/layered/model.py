@@ -19,7 +19,7 @@ from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
-from qipf.layered.state import layered_state, restore_layers
+from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
 from qipf.network.batches import batches, few_rows
 from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
@@ -220,7 +220,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         """Header and arrays of the model's file."""
         header, arrays = layered_state(self)
         network = {"fingerprint": unchanged(self.net, self.fitted_with)}
-        return {**header, "network": network}, arrays
+        return {"kind": "layers", **header, "network": network}, arrays
 
     @classmethod
     def from_state(
@@ -228,7 +228,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     ) -> "LayeredQIPF":
         """The model in a file's header and arrays; without `net` it can only be described."""
         model = cls(net)  # type: ignore[arg-type]
+        fitted_with = checked_fingerprint(header, path)
         restore_layers(model, header, arrays, path)
+        model.fitted_with = fitted_with
         for site in model.layers_ if net is not None else ():
             named_layer(model.net, site.layer)
         return model

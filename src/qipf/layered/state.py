@@ -15,10 +15,13 @@ from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED
 
 if TYPE_CHECKING:
-    from qipf.layered.model import LayeredQIPF
+    from qipf.layered.base import LayeredModel
 
 #: How training examples become centres.
 REDUCTIONS = ("auto", "random", "coreset")
+
+#: What rows of a layer can be, by the kind of a file.
+SIDES = {"layers": ("input", "output"), "features": ("features",)}
 
 #: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
 NARROWEST, WIDEST = 1e-8, 1e3
@@ -42,8 +45,8 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
-def layered_state(model: "LayeredQIPF") -> tuple[dict[str, Any], Arrays]:
-    """Header, without origin and network, and arrays of a fitted model."""
+def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
+    """Header, without what only its kind has, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
     parameters |= {name: int(parameters[name]) for name in PARAMETERS[2:]}  # no NumPy integers
     if not isinstance(model.layers, str):
@@ -58,15 +61,14 @@ def layered_state(model: "LayeredQIPF") -> tuple[dict[str, Any], Arrays]:
         parts = (metric.mean, metric.directions, field.embeddings, field.counts, field.labels)
         for name, part in zip(LAYER_ARRAYS, (*parts, field.examples), strict=True):
             arrays[f"{name} {number}"] = part.cpu().numpy().astype(LAYER_ARRAYS[name][0])
-    return {"kind": "layers", "parameters": parameters, "layers": layers, **decisions}, arrays
+    return {"parameters": parameters, "layers": layers, **decisions}, arrays
 
 
-def restore_layers(model: "LayeredQIPF", header: dict[str, Any], arrays: Arrays, path: str) -> None:
-    """Set everything of a model but its network from a file's content, which is checked."""
-    network = header["network"]
-    require_keys(path, "network", network, ("fingerprint",))
-    require(isinstance(network["fingerprint"], str), path, "fingerprint", network["fingerprint"])
-    sites = _checked_sites(path, header["layers"])
+def restore_layers(
+    model: "LayeredModel", header: dict[str, Any], arrays: Arrays, path: str
+) -> None:
+    """Set fields, weights, parameters and calibration from a file's content, which is checked."""
+    sites = _checked_sites(path, header["layers"], SIDES[header["kind"]])
     _check_parameters(path, header["parameters"])
     _check_arrays(path, arrays, len(sites))
     weights = arrays["weights"]
@@ -78,8 +80,24 @@ def restore_layers(model: "LayeredQIPF", header: dict[str, Any], arrays: Arrays,
     model.fields_ = tuple(
         _field(path, layer, number, arrays) for number, layer in enumerate(header["layers"])
     )
-    model.fitted_with = network["fingerprint"]
     calibration.restore_calibration(model, header, arrays, path)
+
+
+def checked_fingerprint(header: dict[str, Any], path: str) -> str:
+    """Fingerprint of the network in the header of a file."""
+    network = header["network"]
+    require_keys(path, "network", network, ("fingerprint",))
+    fingerprint = network["fingerprint"]
+    require(isinstance(fingerprint, str), path, "fingerprint", fingerprint)
+    return str(fingerprint)
+
+
+def copy_names(header: dict[str, Any], path: str) -> tuple[str, ...]:
+    """Names of the perturbed copies in the header of a file of features."""
+    names = header["perturbed"]
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    require(named, path, "list of perturbed copies", names)
+    return tuple(names)
 
 
 def _check_parameters(path: str, parameters: Any) -> None:
@@ -95,13 +113,13 @@ def _check_parameters(path: str, parameters: Any) -> None:
         require(type(value) is int and least <= value < most, path, name, value)
 
 
-def _checked_sites(path: str, layers: Any) -> tuple[LayerSite, ...]:
+def _checked_sites(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[LayerSite, ...]:
     if not isinstance(layers, list):
         refuse(path, f"its layers are {layers!r:.80}")
     for layer in layers:
         require_keys(path, "layer", layer, LAYER_KEYS)
         name, side, gain_free, width, classes = (layer[key] for key in LAYER_KEYS)
-        if not isinstance(name, str) or side not in ("input", "output"):
+        if not isinstance(name, str) or side not in sides:
             refuse(path, f"its layer is {name!r:.80} ({side!r:.80})")
         require(type(gain_free) is bool, path, "gain_free", gain_free)
         usable = type(width) is float and NARROWEST <= width <= WIDEST

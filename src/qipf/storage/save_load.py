@@ -19,13 +19,16 @@ from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
 from qipf.io.schema import KINDS, checked_header, refuse, written_by
+from qipf.layered.features import FeatureQIPF
 from qipf.layered.model import LayeredQIPF
 from qipf.network.forward import fingerprint
 from qipf.network.model import NetworkModel
 from qipf.network.wrapped import WrappedModel
 
 
-def save(saved: QIPF | WrappedModel | LayeredQIPF | AcceptRule, path: Path | str) -> None:
+def save(
+    saved: QIPF | WrappedModel | LayeredQIPF | FeatureQIPF | AcceptRule, path: Path | str
+) -> None:
     """Write a fitted model, without its network, or an accept rule to one file.
 
     The calibration set and the accept rule are saved with the model. The write is atomic: an older
@@ -44,7 +47,8 @@ def save(saved: QIPF | WrappedModel | LayeredQIPF | AcceptRule, path: Path | str
         return
     if not isinstance(saved, AcceptRule):
         raise QIPFInputError(
-            "Only a QIPF, a wrapped model, a LayeredQIPF or an accept rule can be saved, got "
+            "Only a QIPF, a wrapped model, a LayeredQIPF, a FeatureQIPF or an accept rule can be "
+            "saved, got "
             f"{type(saved).__name__}."
         )
     path = checked_output(Path(path))
@@ -66,7 +70,8 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
     found = _read(path, net)
     if not isinstance(found, NetworkModel):
         if net is not None:
-            held = KINDS["rule" if isinstance(found, AcceptRule) else "field"]
+            kinds = {AcceptRule: "rule", FeatureQIPF: "features"}
+            held = KINDS[kinds.get(type(found), "field")]
             raise QIPFInputError(
                 f"{path} holds {held} and belongs to no network. Load it without net; to put a "
                 "field around a network: qipf.wrap(net, field=field)."
@@ -106,6 +111,11 @@ def load_field_and_layer(
         raise QIPFInputError(
             f"{path} holds a LayeredQIPF, which scores inputs of its network, not logits. In "
             f"Python: model = qipf.load({str(path)!r}, net), then {instead}."
+        )
+    if isinstance(found, FeatureQIPF):
+        raise QIPFInputError(
+            f"{path} holds a FeatureQIPF, which scores features beside logits. In Python: model = "
+            f"qipf.load({str(path)!r}), then model.uncertainty(features, logits)."
         )
     if isinstance(found, AcceptRule):
         raise QIPFFileError(f"{path} holds {KINDS['rule']}, not a model.")
@@ -173,6 +183,8 @@ def _restored(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | N
         if arrays:
             refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
         return restored_rule(header["rule"], path)
+    if header["kind"] == "features":
+        return FeatureQIPF.from_state(header, arrays, path)
     if header["kind"] == "layers":
         return LayeredQIPF.from_state(header, arrays, path, net)
     if header["kind"] == "model":

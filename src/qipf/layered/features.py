@@ -1,0 +1,314 @@
+"""FeatureQIPF: fields of the classes over features that were computed elsewhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.mixin import Prediction, prediction_as
+from qipf.errors import QIPFInputError
+from qipf.export.onnx import OnnxFile, checked_path, expected, write_onnx
+from qipf.export.program import ROWS, traced
+from qipf.field.engines.base import full_precision
+from qipf.io.container import Arrays
+from qipf.layered.base import MOST_EXAMPLES, LayeredModel
+from qipf.layered.explanation import Explanation, explanations
+from qipf.layered.graph import FeaturesGraph
+from qipf.layered.holdout import FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
+from qipf.layered.mixture import fit_mixture
+from qipf.layered.predictions import (
+    Features,
+    Predictions,
+    checked_copies,
+    checked_predictions,
+    noisy_copies,
+)
+from qipf.layered.selection import chosen_fields
+from qipf.layered.state import copy_names, layered_state, restore_layers
+from qipf.validation.arrays import as_given
+from qipf.validation.labels import checked_labels, errors_of
+from qipf.validation.not_fitted import QIPFNotFittedError
+from qipf.validation.parameters import require_positive_integer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Most examples whose differences perturb others, where no perturbed copies are given.
+PAIRED = 2000
+
+
+class FeatureQIPF(LayeredModel):
+    r"""`LayeredQIPF` for features that were computed elsewhere: any framework, any classifier.
+
+    Takes the outputs of layers, or other embeddings of the inputs such as the leaves of trees,
+    beside the logits, as NumPy arrays or anything that converts to them. The score is that of
+    `LayeredQIPF`: the log-odds, against the predicted class, of a mixture of the softmax and one
+    posterior per layer.
+
+    The mixture is learned from held-out examples and perturbed copies of them. Copies are best made
+    by perturbing the inputs (noise, blur, lost values) and running the classifier again. Without
+    any, features and logits of the held-out examples are perturbed directly, by differences of
+    pairs of other examples; `summary` says so.
+
+    Parameters
+    ----------
+    max_centers, reduction, max_dimension, max_tuning, random_state : as in `LayeredQIPF`.
+
+    Attributes
+    ----------
+    layers_ : the layers that are used; those with little weight are left out.
+    fields_, weights_ : as in `LayeredQIPF`; examples are positions in the arrays.
+    perturbed_ : names of the perturbed copies that the weights were learned from.
+    calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=400)
+    >>> features = {"hidden": np.eye(3)[labels] + 0.3 * rng.normal(size=(400, 3))}
+    >>> logits = 4 * features["hidden"] + rng.normal(size=(400, 3))
+    >>> model = FeatureQIPF().fit(features, logits, labels)
+    >>> model.uncertainty({"hidden": features["hidden"][:5]}, logits[:5]).shape
+    (5,)
+    """
+
+    layers = "auto"  # as in the file of a `LayeredQIPF`
+    perturbed_: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        max_centers: int = MOST_EXAMPLES,
+        reduction: str = "auto",
+        max_dimension: int = 128,
+        max_tuning: int = 1000,
+        random_state: int = 0,
+    ) -> None:
+        self.max_centers = max_centers
+        self.reduction = reduction
+        self.max_dimension = max_dimension
+        self.max_tuning = max_tuning
+        self.random_state = random_state
+        self._example: Predictions | None = None
+
+    def fit(
+        self,
+        features: Features,
+        logits: Any,  # (n, classes)
+        labels: Any,  # (n,)
+        *,
+        held_out: tuple[Features, Any, Any] | None = None,
+        perturbed: Mapping[str, tuple[Features, Any]] | None = None,
+    ) -> "Self":
+        """Build the fields of all layers and weight them.
+
+        Parameters
+        ----------
+        features, logits, labels : of the classifier's training examples.
+        held_out : (features, logits, labels) of other examples, to choose bandwidths and weights;
+            by default a random fifth of the training examples, at most `max_tuning`.
+        perturbed : by name, (features, logits) of perturbed copies: of all held-out examples in the
+            same order, or, without `held_out`, of all training examples.
+        """
+        self._check_sizes()
+        whole = checked_predictions(features, logits)
+        classes, device = whole.logits.shape[1], whole.logits.device
+        truth = checked_labels(labels, len(whole), classes, "labels").to(device)
+        if len(whole) < 2:
+            raise QIPFInputError(
+                f"There are {len(whole)} examples; FeatureQIPF needs at least a few dozen."
+            )
+        other, other_truth = whole, truth
+        if held_out is not None:
+            other = checked_predictions(*held_out[:2], like=whole, name="held-out ")
+            other_truth = checked_labels(held_out[2], len(other), classes, "held-out labels")
+        copies = checked_copies(perturbed or {}, whole, len(other), held_out is not None)
+        random = np.random.RandomState(int(self.random_state))
+        order, chosen = self._split(len(whole), None if held_out is None else len(other), random)
+        examples, condensed = self._samples()
+        order = order[:examples]
+        tuning = Tuning({}, other_truth[chosen].to(device))
+        if len(chosen) >= FEWEST:
+            sets = {"clean": other[chosen], **{name: c[chosen] for name, c in copies.items()}}
+            if not copies:
+                seed = int(self.random_state)
+                sets |= noisy_copies(sets["clean"], tuning.labels, whole[order[:PAIRED]], seed)
+            tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
+        sample: Examples = {PLACES: order, LABELS: truth[order]}
+        sample |= {site: rows[order] for site, rows in whole.rows.items()}
+        with torch.no_grad(), full_precision(device):
+            fields = chosen_fields(
+                sample, tuning, tuple(whole.rows), classes, int(self.max_dimension), condensed
+            )
+            fields, weights = fit_mixture(fields, tuning)
+        self.layers_, self.fields_, self.weights_ = tuple(fields), tuple(fields.values()), weights
+        self.perturbed_ = tuple(copies)
+        self._clear_calibration()
+        self._example = whole[:ROWS]
+        return self
+
+    def _split(
+        self, examples: int, others: int | None, random: np.random.RandomState
+    ) -> tuple[Tensor, Tensor]:
+        """Places of the centres, in random order, and of examples to tune with.
+
+        These are among the `others`; without any, training examples that are no centres.
+        """
+        order = torch.from_numpy(random.permutation(examples))
+        if others is None:
+            count = min(int(self.max_tuning), examples // ONE_IN)
+            return order[count:], order[:count]
+        return order, torch.from_numpy(random.permutation(others))[: int(self.max_tuning)]
+
+    def _require_fitted(self) -> None:
+        if "weights_" not in self.__dict__:
+            raise QIPFNotFittedError(
+                "This FeatureQIPF is not fitted yet. Call fit(features, logits, labels) first."
+            )
+
+    def __call__(self, features: Features, logits: Any) -> Prediction:
+        """Predicted class, uncertainty and decisions; see `Prediction`."""
+        given = self._checked(features, logits)
+        uncertainty, probabilities = self._mixture(given.logits, given.rows)
+        return prediction_as(self._prediction(given.logits, uncertainty, probabilities), logits)
+
+    def uncertainty(self, features: Features, logits: Any) -> Any:  # (n,)
+        """Uncertainty of each prediction; higher is less trustworthy."""
+        return as_given(self._uncertainty(self._checked(features, logits)), logits)
+
+    def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
+        """Conformal p-value of each prediction; small is unusual. See `qipf.Calibration`."""
+        return self._p_values(self.uncertainty(features, logits))
+
+    def accepts(self, features: Features, logits: Any) -> Any:  # (n,)
+        """True where the accept rule accepts the prediction, false where it abstains."""
+        return self._accepted(self.uncertainty(features, logits))
+
+    def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
+        """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
+        given = self._checked(features, logits)
+        return as_given(self._posteriors(given.logits, given.rows)[1], logits)
+
+    def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
+        """Class probabilities of the softmax, first, and of every layer."""
+        given = self._checked(features, logits)
+        return as_given(self._posteriors(given.logits, given.rows)[0], logits)
+
+    def explain(self, features: Features, logits: Any, nearest: int = 3) -> list[Explanation]:
+        """Explain each prediction's uncertainty; see `LayeredQIPF.explain`."""
+        require_positive_integer(nearest, "nearest")
+        given = self._checked(features, logits)
+        posteriors, _ = self._posteriors(given.logits, given.rows)
+        weights, fields = self.weights_.to(given.logits.device), self.layer_fields()
+        return explanations(given.logits, given.rows, posteriors, weights, fields, int(nearest))
+
+    def calibrate(self, features: Features, logits: Any, labels: Any = None) -> "Self":
+        """Keep the uncertainties of held-out data, for p-values and accept rules.
+
+        With labels for `accept_rule` and accuracy estimates. The data must not have been used to
+        train the classifier or to fit the model.
+        """
+        given = self._checked(features, logits)
+        if not len(given):
+            raise QIPFInputError("There are no predictions: calibrate needs at least one.")
+        wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
+        self._set_calibration(self._uncertainty(given).cpu(), wrong, given.logits.cpu())
+        return self
+
+    def _uncertainty(self, given: Predictions) -> Tensor:  # (n,)
+        return self._mixture(given.logits, given.rows)[0]
+
+    def _checked(self, features: Features, logits: Any) -> Predictions:
+        self._require_fitted()
+        given = checked_predictions(features, logits, wanted=self.layers_)
+        self._check_outputs(given.logits, given.rows, "logits")
+        return given
+
+    def __repr__(self) -> str:
+        about = ["not fitted"]
+        if "weights_" in self.__dict__:
+            about = [site.layer for site in self.layers_]
+        if self.calibration_ is not None:
+            about.append(f"calibrated on {len(self.calibration_):,} predictions")
+        return f"{type(self).__name__}({', '.join(about)})"
+
+    def export_onnx(
+        self,
+        path: Path | str,
+        example: tuple[Features, Any] | None = None,
+        *,
+        rule: AcceptRule | None = None,
+        check: bool = True,
+    ) -> OnnxFile:
+        """Write an ONNX file with the input ``logits`` and one input per layer, by its name.
+
+        The outputs are ``uncertainty``, ``probabilities`` and, with a rule, ``accepted``.
+
+        Parameters
+        ----------
+        path : the file, ``.onnx``; written atomically, after the check.
+        example : (features, logits) of a few predictions; by default some that `fit` has seen.
+        rule : its threshold adds the output ``accepted``; by default the model's own, if any.
+        check : run the file in ONNX Runtime, if installed, and compare with PyTorch.
+        """
+        path = checked_path(path)
+        few = self._few(example)
+        program, metadata = self._traced(few, rule)
+        feeds = self._inputs(few)
+        cases = [(feeds, expected(self._uncertainty(few), None))] if check else []
+        return write_onnx(program, feeds, metadata, path, cases)
+
+    def export(
+        self, example: tuple[Features, Any] | None = None, *, rule: AcceptRule | None = None
+    ) -> ExportedProgram:
+        """The same graph as a `torch.export` program of logits and features, in order of layers."""
+        return self._traced(self._few(example), rule)[0]
+
+    def _few(self, example: tuple[Features, Any] | None) -> Predictions:
+        self._require_fitted()
+        if example is not None:
+            few = self._checked(*example)[:ROWS]
+        elif self._example is not None:
+            few = self._example
+        else:
+            raise QIPFInputError(
+                "This model was loaded and has seen no features. Pass example=(features, logits) "
+                "of a few predictions."
+            )
+        # traced with one row, a graph takes only one
+        return few[[0, 0]] if len(few) == 1 else few
+
+    def _inputs(self, few: Predictions) -> dict[str, Tensor]:
+        return {"logits": few.logits, **{site.layer: few.given[site] for site in self.layers_}}
+
+    def _traced(
+        self, few: Predictions, rule: AcceptRule | None
+    ) -> tuple[ExportedProgram, dict[str, Any]]:
+        metadata = self._graph_metadata(rule, None)
+        graph = FeaturesGraph(
+            self.layer_fields(), self.weights_, metadata.get("threshold"), few.logits.device
+        )
+        return traced(graph, self._inputs(few).values()), metadata
+
+    def facts(self) -> dict[str, str]:
+        """Lines of the summary, by name."""
+        copies = ", ".join(self.perturbed_) or "none given: features and logits were perturbed"
+        return {**super().facts(), "kind": "fields of given features", "perturbed": copies}
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Header and arrays of the model's file."""
+        header, arrays = layered_state(self)
+        return {"kind": "features", **header, "perturbed": list(self.perturbed_)}, arrays
+
+    @classmethod
+    def from_state(cls, header: dict[str, Any], arrays: Arrays, path: str) -> "FeatureQIPF":
+        """The model in a file's header and arrays, which are checked; for `qipf.load`."""
+        model = cls()
+        model.perturbed_ = copy_names(header, path)
+        restore_layers(model, header, arrays, path)
+        return model

@@ -1,0 +1,173 @@
+"""Logits and features that are given as arrays: checked, and perturbed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.errors import QIPFInputError, first_line
+from qipf.layered.graph import pooled_features
+from qipf.layered.holdout import FEWEST
+from qipf.layered.perturbations import perturbed, strengths
+from qipf.network.features import LayerSite, Rows
+from qipf.validation.arrays import as_tensor, require_finite
+from qipf.validation.labels import class_logits
+
+#: Side of a layer site whose rows are given.
+GIVEN = "features"
+
+#: Names of other arrays of a file, and of an exported graph.
+RESERVED = frozenset({"logits", "labels", "uncertainty", "probabilities", "accepted"})
+
+#: Features by layer: arrays or tensors (n, d), or maps (n, channels, ...), of any framework.
+Features = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Logits, and the features of every layer as they are given and as one row each."""
+
+    logits: Tensor  # (n, classes)
+    given: dict[LayerSite, Tensor]  # (n, ...)
+    rows: Rows  # (n, d)
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __getitem__(self, index: Any) -> "Predictions":
+        given, rows = (
+            {site: value[index] for site, value in part.items()} for part in (self.given, self.rows)
+        )
+        return Predictions(self.logits[index], given, rows)
+
+    @property
+    def widths(self) -> list[int]:
+        """Numbers of logits, and of a row of each layer."""
+        return [part.shape[1] for part in (self.logits, *self.rows.values())]
+
+
+def checked_predictions(
+    features: Features,
+    logits: Any,
+    *,
+    like: Predictions | None = None,
+    wanted: tuple[LayerSite, ...] | None = None,
+    name: str = "",
+) -> Predictions:
+    """Logits and features as tensors on one device, after checks.
+
+    `like` are predictions with the same layers, of the same widths; `wanted` are the layers that
+    are needed, others are left out. `name` is what errors call the arrays.
+    """
+    if not isinstance(features, Mapping) or not all(isinstance(key, str) for key in features):
+        raise QIPFInputError(
+            f"{name}features must be a dict of arrays by layer, got {type(features).__name__}."
+        )
+    reserved = RESERVED & set(features)
+    if reserved:
+        raise QIPFInputError(
+            f"{name}features has a layer named {min(reserved)!r}, which is the name of something "
+            "else. Rename it."
+        )
+    values = _tensor(logits, f"{name}logits")
+    if values.ndim != 2 or values.shape[1] < 1:
+        raise QIPFInputError(
+            f"{name}logits must have shape (n, classes), got {tuple(values.shape)}."
+        )
+    values = class_logits(values)
+    require_finite(values, f"{name}logits")
+    sites = wanted if like is None else tuple(like.given)
+    names = list(features) if sites is None else [site.layer for site in sites]
+    missing = [layer for layer in names if layer not in features]
+    if missing or (not names and wanted is None):
+        raise QIPFInputError(
+            f"{name}features lacks {', '.join(map(repr, missing)) or 'layers'}; it has "
+            f"{', '.join(map(repr, features)) or 'none'}. Pass the features of every layer."
+        )
+    given, rows = {}, {}
+    for layer in names:
+        found = _tensor(features[layer], f"{name}features[{layer!r}]").to(values.device)
+        if found.ndim < 2 or found.shape[0] != values.shape[0] or 0 in found.shape[1:]:
+            raise QIPFInputError(
+                f"{name}features[{layer!r}] must have one row per prediction, "
+                f"({values.shape[0]}, ...), got {tuple(found.shape)}."
+            )
+        site = LayerSite(layer, GIVEN)
+        given[site], rows[site] = found, pooled_features(found)
+        require_finite(rows[site], f"{name}features[{layer!r}]")
+    found_here = Predictions(values, given, rows)
+    if like is not None and found_here.widths != like.widths:
+        raise QIPFInputError(
+            f"{name}logits and features have {found_here.widths} numbers per prediction; the "
+            f"training examples have {like.widths}."
+        )
+    return found_here
+
+
+def checked_copies(
+    copies: Mapping[str, tuple[Features, Any]], like: Predictions, count: int, held_out: bool
+) -> dict[str, Predictions]:
+    """Perturbed copies of `count` examples each, which have the layers of `like`."""
+    found = {}
+    for name, copy in copies.items():
+        found[name] = checked_predictions(*copy, like=like, name=f"perturbed[{name!r}] ")
+        if len(found[name]) != count:
+            raise QIPFInputError(
+                f"perturbed[{name!r}] has {len(found[name])} examples; a copy of each of the "
+                f"{count} {'held-out' if held_out else 'training'} examples is needed, in their "
+                "order."
+            )
+    return found
+
+
+def _tensor(value: Any, name: str) -> Tensor:
+    """Real numbers as a tensor in float32 or float64."""
+    try:
+        found = value.detach() if isinstance(value, Tensor) else as_tensor(np.asarray(value))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QIPFInputError(f"{name} must hold numbers ({first_line(error)}).") from error
+    if found.is_complex() or found.dtype == torch.bool or found.layout is not torch.strided:
+        raise QIPFInputError(f"{name} must be a dense array of real numbers, got {found.dtype}.")
+    if found.dtype in (torch.float32, torch.float64):
+        return found
+    return found.float() if found.is_floating_point() else found.double()
+
+
+def noisy_copies(
+    clean: Predictions, labels: Tensor, others: Predictions, seed: int
+) -> dict[str, Predictions]:
+    r"""Copies whose features and logits are perturbed together.
+
+    .. math:: x' = x + 2t\,(x_a - x_b)
+
+    with x all features and logits of an example, and a, b two random `others`: the differences are
+    correlated as those between real inputs are. The strengths t are those at which the predictions
+    keep given shares of their accuracy (`qipf.layered.perturbations.strengths`).
+    """
+    classes = clean.logits.shape[1]
+    joint, pool = (_joined(part) for part in (clean, others))
+
+    def perturb(rows: Tensor, t: float, random: torch.Generator) -> Tensor:
+        one, two = torch.randint(len(pool), (2, len(rows)), generator=random).to(pool.device)
+        return rows + 2 * t * (pool[one] - pool[two])
+
+    few = joint[: max(FEWEST, len(joint) // 2)]
+
+    def accuracy(t: float) -> float:
+        predicted = perturbed(few, perturb, t, seed)[:, :classes].argmax(1)
+        return float((predicted == labels[: len(few)]).double().mean())
+
+    found = {}
+    for t in strengths(accuracy, 1 / classes):
+        moved = perturbed(joint, perturb, t, seed + 1)
+        logits, *rows = moved.split(clean.widths, 1)
+        named = dict(zip(clean.rows, rows, strict=True))
+        found[f"pairs {t:.3f}"] = Predictions(logits, named, named)
+    return found
+
+
+def _joined(part: Predictions) -> Tensor:  # (n, classes + all widths)
+    return torch.cat([part.logits.float(), *part.rows.values()], 1)
