@@ -67,8 +67,8 @@ def arguments(
     """The network's arguments in a call of a model.
 
     A single tuple or list holds several inputs. A single dict, or another mapping such as a
-    `transformers.BatchEncoding`, holds keyword inputs; if the network does not take these but one
-    argument, the dict is that argument. Labels in a mapping are left out.
+    `transformers.BatchEncoding`, holds keyword inputs; if the network takes none of these but one
+    other argument, the dict is that argument. Labels in a mapping are left out.
     """
     alone = inputs[0] if len(inputs) == 1 and not options else None
     if isinstance(alone, Example):
@@ -96,14 +96,13 @@ def _of_mapping(net: nn.Module, options: dict[str, Any]) -> Example:
     try:
         taken.bind(**options)
     except TypeError as error:
-        try:
-            taken.bind(options)
-        except TypeError:
-            raise QIPFInputError(
-                f"The network cannot take the inputs {', '.join(options)} ({error}). Its forward "
-                f"takes {taken}."
-            ) from error
-        return Example((options,), {})
+        needed = [part for part in taken.parameters.values() if part.default is part.empty]
+        if len(needed) == 1 and not set(options) & set(taken.parameters):
+            return Example((options,), {})
+        raise QIPFInputError(
+            f"The network cannot take the inputs {', '.join(options)} ({error}). Its forward takes "
+            f"{', '.join(taken.parameters)}."
+        ) from error
     return Example((), options)
 
 

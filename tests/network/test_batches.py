@@ -1,0 +1,193 @@
+"""Batches and arguments: what reaches the network."""
+
+from collections import OrderedDict, UserDict
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import qipf
+from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, ShiftMonitor
+from qipf.export.program import Example
+from qipf.network.batches import arguments, batches
+from qipf.network.forward import call, versions
+
+A, B = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.head = nn.Linear(3, 6), nn.Linear(6, 3)
+
+    def forward(self, first, second=None, *, scale=1.0):
+        return scale * self.head(
+            torch.tanh(self.inner(first if second is None else first - second))
+        )
+
+
+class OfDict(nn.Module):
+    """One argument that is a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.two = Two()
+
+    def forward(self, inputs):
+        return {"logits": self.two(inputs["a"], inputs["b"])}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "expected"),
+    [
+        ((A,), {}, Example((A,), {})),
+        ((A, B), {}, Example((A, B), {})),
+        (((A, B),), {}, Example((A, B), {})),
+        (([A, B],), {}, Example((A, B), {})),
+        ((A,), {"second": B}, Example((A,), {"second": B})),
+        (({"first": A, "second": B},), {}, Example((), {"first": A, "second": B})),
+        ((UserDict(first=A, labels=B),), {}, Example((), {"first": A})),
+        ((OrderedDict(first=A, label=B),), {}, Example((), {"first": A})),
+        ((), {"first": A, "labels": B}, Example((), {"first": A})),
+        ((Example((A,), {}),), {}, Example((A,), {})),
+    ],
+)
+def test_arguments_of_the_network(inputs, options, expected):
+    found = arguments(Two(), inputs, options)
+    assert list(found.values) == list(expected.values)
+    assert all(found.values[name] is expected.values[name] for name in expected.values)
+
+
+def test_a_dict_is_one_argument_where_the_network_takes_one():
+    found = arguments(OfDict(), ({"a": A, "b": B, "labels": A},))
+    assert found.options == {}
+    assert list(found.inputs[0]) == ["a", "b"]
+    assert list(found.tensors) == ["a", "b"]
+    message = r"inputs first, b \(.*'b'\)\. Its forward takes first, second, scale\.$"
+    with pytest.raises(QIPFInputError, match=message):
+        arguments(Two(), ({"first": A, "b": B},))
+
+
+@pytest.mark.parametrize("inputs", [(A.numpy(),), ({"first": A.numpy()},), ((A, B.numpy()),)])
+def test_arrays_are_not_inputs(inputs):
+    with pytest.raises(QIPFInputError, match="got a NumPy array as .*torch.from_numpy"):
+        arguments(Two(), inputs)
+
+
+def test_labels_of_every_kind_of_batch():
+    labels = torch.arange(60) % 3
+    for batch in (
+        (A, labels),
+        [A, labels],
+        ((A,), labels),
+        ({"first": A}, labels),
+        {"first": A, "labels": labels},
+        {"first": A, "label": labels},
+        UserDict(first=A, labels=labels),
+    ):
+        (found,) = batches([batch], Two(), "fit", "reading")
+        assert found.labels is labels
+        assert next(iter(found.inputs.tensors.values())) is A
+    with pytest.raises(QIPFInputError, match=r"3 parts; .* \(\(first, second\), labels\)"):
+        list(batches([(A, B, labels)], Two(), "fit", "reading"))
+
+
+@pytest.mark.parametrize("make", [qipf.wrap, LayeredQIPF])
+def test_a_dict_that_was_fitted_with_can_be_scored(make):
+    """Finding 6: `fit` took dicts, and `model(batch)` raised AttributeError."""
+    net = Two()
+    with torch.no_grad():
+        labels = net(A, B).argmax(1)
+    labels[::4] = (labels[::4] + 1) % 3
+    batch = {"first": A, "second": B, "labels": labels}
+    with pytest.warns(qipf.QIPFWarning) if make is LayeredQIPF else _nothing():
+        model = make(net).fit([batch])
+    model.calibrate([batch])
+    expected = model(A, B)
+    for inputs in (batch, UserDict(batch), (A, B)):
+        found = model(inputs)
+        assert torch.equal(found.logits, expected.logits)
+        assert torch.equal(model.uncertainty(inputs), expected.uncertainty)
+        assert torch.equal(model.p_values(inputs), expected.p_value)
+        assert ShiftMonitor(model).update(inputs).seen == 60
+
+
+class _nothing:  # noqa: N801
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+
+def test_inputs_that_do_not_fit_are_compared_with_those_of_fit():
+    model = qipf.wrap(Two(), field=qipf.QIPF(bandwidth=1.0)).fit([(A, B)[:1]])
+    fitted = r"It was fitted with input of shape \(n, 3\), float32\.$"
+    for inputs, given in (
+        (A[:, :2], r"input of shape \(60, 2\), float32: mat1 and mat2 shapes"),
+        (A.double(), r"input of shape \(60, 3\), float64: mat1 and mat2 must have the same dtype"),
+        (A.long(), r"input of shape \(60, 3\), int64: "),
+        ((A, B, A), "input_0 of shape .* positional arguments"),
+        ("text", "these inputs: "),
+    ):
+        with pytest.raises(QIPFInputError, match=f"^The network cannot take {given}.*{fitted}"):
+            model(inputs)
+    with pytest.raises(QIPFInputError, match=r"shape \(60, 2\), float32: .*\)\.$"):
+        call(Two(), Example((A[:, :2],), {}))
+
+
+@pytest.mark.slow
+def test_changed_weights_are_noticed_by_every_call():
+    net = Two()
+    model = qipf.wrap(net, field=qipf.QIPF(bandwidth=1.0)).fit([A])
+    model(A)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(A).sum().backward()
+    optimizer.step()
+    for use in (model, model.uncertainty):
+        with pytest.raises(QIPFInputError, match="weights have changed since fit. Fit again"):
+            use(A)
+    net.load_state_dict(before)  # the same numbers again
+    model(A)
+    net.head = nn.Linear(6, 3)
+    with pytest.raises(QIPFInputError, match="weights have changed"):
+        model(A)
+    # in place through .data: not counted, found where the whole fingerprint is compared
+    model = qipf.wrap(net, field=qipf.QIPF(bandwidth=1.0)).fit([A])
+    net.head.weight.data.add_(1)
+    model(A)
+    with pytest.raises(QIPFInputError, match="weights have changed"):
+        model.calibrate([A])
+
+
+def test_an_unfitted_model_says_so_before_it_reads_the_inputs():
+    with pytest.raises(QIPFNotFittedError, match="not fitted"):
+        qipf.wrap(Two())({"nothing": 3})
+
+
+def test_weights_of_inference_mode_have_no_versions():
+    with torch.inference_mode():
+        net = nn.Linear(2, 2)
+    assert versions(net) == versions(net)
+    assert len(versions(net)) == 2
+
+
+def test_rows_of_an_example():
+    weights = np.array([1, 2])
+    example = Example(({"a": A, "more": [B, torch.tensor(1.0)]},), {"scale": weights})
+    assert example.rows == 60
+    assert list(example.tensors) == ["a", "more_0", "more_1"]
+    few = example.take(slice(2, 5))
+    assert torch.equal(few.tensors["a"], A[2:5])
+    assert torch.equal(few.tensors["more_0"], B[2:5])
+    assert few.tensors["more_1"].ndim == 0
+    assert few.options["scale"] is weights
+    again = Example.joined([example.take([0, 1]), few, example.take(torch.tensor([7]))])
+    assert torch.equal(again.tensors["a"], A[[0, 1, 2, 3, 4, 7]])
+    assert Example(("text",), {}).rows == 0
+    assert again.shapes("n") == (
+        "a of shape (n, 3), float32, more_0 of shape (n, 3), float32, more_1 of shape (), float32"
+    )
