@@ -294,6 +294,27 @@ def test_invalid_input_is_rejected_and_not_counted(field):
     assert (monitor.seen, own.seen) == (0, 0)
 
 
+@pytest.mark.filterwarnings("ignore:The layers are not used")
+@pytest.mark.parametrize("layered", [False, True])
+def test_a_batch_with_nan_is_counted_and_the_rest_of_it_scored(layered):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    inputs, labels = torch.randn(240, 4), torch.arange(240) % 3
+    batches = list(zip(inputs.split(60), labels.split(60), strict=True))
+    model = qipf.LayeredQIPF(net) if layered else qipf.wrap(net)
+    model.fit(batches[:3]).calibrate(batches[3:])
+    new = torch.randn(20, 4)
+    expected = model.uncertainty(new).double()
+    new[[3, 17]] = torch.nan
+    expected[[3, 17]] = torch.nan
+    monitor, other = ShiftMonitor(model), ShiftMonitor(model)
+    assert monitor.update(new) == other.update_scores(expected)
+    assert (monitor.seen, monitor.verdict().abstained) == (20, 2)
+    assert monitor.update(torch.full((5, 4), torch.nan)).abstained == 7
+    with pytest.raises(QIPFInputError, match="2 rows with NaN or inf"):
+        model(new)
+
+
 def test_an_interrupted_update_counts_nothing(rng, monkeypatch):
     monitor = ShiftMonitor(Calibration(rng.normal(size=50)))
     before = monitor.update_scores(rng.normal(size=10))

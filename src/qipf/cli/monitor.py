@@ -69,10 +69,10 @@ def monitor(
 ) -> None:
     """Test whether a stream of predictions still looks like the calibration set.
 
-    The model must be calibrated (fit --calibrate). Reads lines of logits and prints one verdict per
-    window: the evidence of a shift, an alarm (the probability of any false alarm is at most alpha,
-    however long the stream), the change point, how the window differs, and its estimated accuracy.
-    A line is comma-separated numbers, or JSON: a list, or an object with a list. Lines without
+    The model must be calibrated (fit --calibrate, or qipf calibrate). Reads lines of logits and
+    prints one verdict per window: the evidence of a shift, an alarm (the probability of any false
+    alarm is at most alpha, however long the stream), the change point, how the window differs, and
+    its estimated accuracy. A line is comma-separated numbers, or JSON: a list, or an object with a list. Lines without
     finite logits (NaN, inf, null, or unreadable) are bad lines: they are reported, counted and
     skipped.
 
@@ -156,8 +156,8 @@ def _new_or_saved(
     model = load_field(path, "qipf.ShiftMonitor(model).update(inputs)")
     if model.calibration_ is None:
         raise QIPFInputError(
-            f"{path} is not calibrated, so there is nothing to compare a stream with. Fit it with "
-            "--calibrate held_out.npz, or call calibrate(held_out_logits, labels)."
+            f"{path} is not calibrated, so there is nothing to compare a stream with. Calibrate "
+            f"it: qipf calibrate {path} held_out.npz."
         )
     given = {name: x for name, x in (("window", window), ("alpha", alpha)) if x is not None}
     if state is None or not state.exists():

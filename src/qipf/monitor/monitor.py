@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,12 +17,14 @@ from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
 from qipf.errors import QIPFInputError
+from qipf.export.program import mapped
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
 from qipf.monitor.martingale import Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 from qipf.monitor.state import State, read_state, restored_state, write_state
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
+from qipf.validation.arrays import NonFiniteRowsError
 from qipf.validation.parameters import is_integer
 from qipf.validation.scores import checked_scores, checked_share, real_numbers
 
@@ -157,9 +160,9 @@ class ShiftMonitor:
     def update(self, *batch: Any, **options: Any) -> Verdict:
         """Add the predictions of a batch, which is passed to the model's `uncertainty`.
 
-        A `QIPF` takes logits, one row or many; a row with NaN or inf ranks highest and is counted
-        as abstained. A model with a network takes the network's inputs, and raises for a batch
-        with such outputs. Of an input with several predictions (pixels, labels) one is drawn.
+        A `QIPF` takes logits, one row or many; a model with a network takes the network's inputs.
+        A prediction with NaN or inf in its logits ranks highest and is counted as abstained. Of an
+        input with several predictions (pixels, labels) one is drawn; there, NaN and inf raise.
         """
         if self.model is None:
             raise QIPFInputError(
@@ -173,7 +176,7 @@ class ShiftMonitor:
             )
         if isinstance(self.model, QIPF):
             return self.update_scores(_logit_scores(self.model, *batch))
-        scores = self.model.uncertainty(*batch, **options)
+        scores = _network_scores(self.model, batch, options)
         if isinstance(scores, Tensor) and scores.ndim > 1:
             # pixels or labels of an input depend on each other
             scores = scores.flatten()[one_per_input(scores.shape, self.seen).to(scores.device)]
@@ -253,6 +256,37 @@ def _logit_scores(field: QIPF, logits: Any) -> NDArray[np.float64]:  # (n, d) or
     if finite.any():
         values[finite] = field.uncertainty(rows if finite.all() else rows[finite])
     return values
+
+
+def _network_scores(model: Any, batch: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Uncertainty of each prediction; NaN where the network's output has NaN or inf."""
+    try:
+        return model.uncertainty(*batch, **options)
+    except NonFiniteRowsError as error:
+        usable = torch.ones(error.count, dtype=torch.bool)
+        usable[error.rows] = False
+        cut, rest = _selected((batch, options), usable)
+        if not cut:  # several predictions per input
+            raise
+    scores = torch.full(usable.shape, torch.nan, dtype=torch.float64)
+    if usable.any():
+        scores[usable] = _network_scores(model, *rest).detach().cpu().double()
+    return scores
+
+
+def _selected(batch: Any, usable: Tensor) -> tuple[int, Any]:
+    """The number of tensors with one row per prediction, and the batch with their usable rows."""
+    cut = 0
+
+    def keep(tensor: Tensor) -> Tensor:
+        nonlocal cut
+        if tensor.ndim == 0 or len(tensor) != len(usable):
+            return tensor
+        cut += 1
+        return tensor[usable.to(tensor.device)]
+
+    rest = mapped(batch, keep)
+    return cut, rest
 
 
 def _digest(model: Any) -> str:

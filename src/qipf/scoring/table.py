@@ -119,7 +119,7 @@ class Limit:
             return (
                 f"more uncertain than {usual} of the training rows, which score low because the "
                 f"field was fitted on them: of new rows, expect more than {share}. For a limit "
-                "that holds for new rows, fit with --calibrate HELD_OUT"
+                "that holds for new rows: qipf calibrate MODEL HELD_OUT"
             )
         if math.isinf(self.above):
             return f"{self.held_out:,} held-out rows are too few to detect {share} outliers"

@@ -128,8 +128,16 @@ def as_tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array)
 
 
+class NonFiniteRowsError(QIPFInputError):
+    """Rows with NaN or infinity: their indices, and the number of all rows."""
+
+    def __init__(self, message: str, rows: list[int], count: int) -> None:
+        super().__init__(message)
+        self.rows, self.count = rows, count
+
+
 def require_finite(rows: Tensor, name: str) -> None:
-    """Raise `QIPFInputError` for NaN and infinity, naming the rows."""
+    """Raise `NonFiniteRowsError` for NaN and infinity, naming the rows."""
     # one pass over the numbers; the rows are looked up only if the sum is not finite
     if rows.numel() == 0 or math.isfinite(float(rows.detach().sum())):
         return
@@ -139,8 +147,10 @@ def require_finite(rows: Tensor, name: str) -> None:
     shown = ", ".join(str(int(row)) for row in bad[:5])
     more = ", …" if bad.numel() > 5 else ""
     count = f"{bad.numel()} row{'s' if bad.numel() > 1 else ''}"
-    raise QIPFInputError(
-        f"{name} has {count} with NaN or inf (rows {shown}{more}). Drop or repair them first."
+    raise NonFiniteRowsError(
+        f"{name} has {count} with NaN or inf (rows {shown}{more}). Drop or repair them first.",
+        bad.tolist(),
+        len(rows),
     )
 
 
