@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from qipf import QIPF, QIPFInputError
 from qipf.io.logits import table as limits
@@ -108,11 +109,16 @@ def test_a_column_of_the_file_may_have_a_results_name_if_that_is_not_written(tmp
 
 
 def test_one_logit_stands_for_two_classes(tmp_path):
-    rows = np.linspace(-2, 2, 40)[:, None]
+    rows = np.linspace(-2, 2.05, 40)[:, None]
     np.save(tmp_path / "t.npy", rows)
-    score_table(QIPF(bandwidth=1.0).fit(rows), tmp_path / "t.npy", tmp_path / "s.npz")
+    field = QIPF(bandwidth=1.0).fit(rows)
+    score_table(field, tmp_path / "t.npy", tmp_path / "s.npz")
     with np.load(tmp_path / "s.npz") as found:
-        assert found["predicted"].tolist() == [0] * 20 + [1] * 20
+        assert found["predicted"].tolist() == field(rows).predicted.tolist() == [0] * 20 + [1] * 20
+    labels = 1 * (np.arange(40) % 39 > 15)
+    detection = field.calibrate(rows, labels).detection_
+    assert detection.errors == 5
+    assert detection.entropy == roc_auc_score(labels != field(rows).predicted, -abs(rows[:, 0]))
 
 
 def test_errors_leave_no_output(tmp_path, field):

@@ -72,9 +72,9 @@ def monitor(
     The model must be calibrated (fit --calibrate, or qipf calibrate). Reads lines of logits and
     prints one verdict per window: the evidence of a shift, an alarm (the probability of any false
     alarm is at most alpha, however long the stream), the change point, how the window differs, and
-    its estimated accuracy. A line is comma-separated numbers, or JSON: a list, or an object with a list. Lines without
-    finite logits (NaN, inf, null, or unreadable) are bad lines: they are reported, counted and
-    skipped.
+    its estimated accuracy. A line is comma-separated numbers, or JSON: a list, or an object with a
+    list. Lines without finite logits (NaN, inf, null, or unreadable) are bad lines: they are
+    reported, counted and skipped.
 
     With --state, the state is saved before each verdict is printed, also after Ctrl-C (exit code
     130) or SIGTERM (143). A resumed run prints the last verdict again under the same number and

@@ -31,7 +31,7 @@ from qipf.field.reservoir import TrainingRows
 from qipf.field.state import field_state, require_plain_seed, restore_field
 from qipf.io.container import Arrays
 from qipf.validation.arrays import array_method, checked_rows
-from qipf.validation.labels import LabelValueError, errors_from
+from qipf.validation.labels import LabelValueError, class_logits, errors_from
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -343,7 +343,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def __call__(self, X: Any) -> Prediction:
         """Predicted class, uncertainty and decisions for logits; see `Prediction`."""
         rows = self._checked(X)
-        return prediction_as(self._prediction(rows, self._uncertainty(rows)), X)
+        return prediction_as(self._prediction(class_logits(rows), self._uncertainty(rows)), X)
 
     # ------------------------------------------------------------------ decisions
 
@@ -364,7 +364,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             errors = errors_from(rows, y, wrong)
         except LabelValueError as error:
             raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
-        self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
+        logits = class_logits(rows) if wrong is None else None
+        self._set_calibration(self._uncertainty(rows), errors, logits)
         return self
 
     @array_method

@@ -11,6 +11,8 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import blocks
 from qipf.field.engines.fused import BLOCK_BYTES
 from qipf.field.estimator import QIPF
+from qipf.validation.arrays import as_tensor
+from qipf.validation.labels import class_logits
 
 #: Columns and their types, in the order in which they are written. `uncertainty` is always written.
 RESULTS: dict[str, type] = {
@@ -119,8 +121,7 @@ def block_results(
     found["uncertainty"] = uncertainty
     found["outlier"] = uncertainty > field.outlier_limit_
     if "predicted" in names:
-        # one logit stands for [0, z]
-        found["predicted"] = logits.argmax(1) if logits.shape[1] > 1 else 1 * (logits[:, 0] > 0)
+        found["predicted"] = class_logits(as_tensor(logits)).argmax(1).numpy()
     if "p_value" in names and field.calibration_ is not None:
         found["p_value"] = field.calibration_.p_values(uncertainty)
     if "accepted" in names and field.rule_ is not None:

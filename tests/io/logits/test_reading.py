@@ -64,6 +64,14 @@ def test_numbers_that_are_no_names_are_a_row(tmp_path):
         assert open_table(tmp_path / "t.csv").rows == 2
 
 
+def test_one_logit_has_two_classes(tmp_path):
+    for name, labels in (("good", [0, 1, 1]), ("bad", [0, 1, 2])):
+        np.savez(tmp_path / f"{name}.npz", logits=LOGITS[:3, :1], labels=labels)
+    assert read_table(tmp_path / "good.npz").labels.tolist() == [0, 1, 1]
+    with pytest.raises(QIPFInputError, match=r"the label is '2', but 1 logit has classes 0\.\.1"):
+        read_table(tmp_path / "bad.npz")
+
+
 def test_the_columns_that_pandas_names_in_parquet(tmp_path):
     import pyarrow.parquet
 

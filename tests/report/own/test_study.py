@@ -35,6 +35,15 @@ def test_scores_are_those_of_the_formulas():
     np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
 
 
+def test_one_logit_is_judged_as_two():
+    rows = np.linspace(-3, 3, 60)[:, None]
+    field = QIPF(bandwidth=1.0).fit(rows)
+    found = study(field, Block(rows, 1 * (np.arange(60) > 35)))
+    assert found.predicted.tolist() == [0] * 30 + [1] * 30
+    p = 1 / (1 + np.exp(-abs(rows[:, 0])))
+    np.testing.assert_allclose(found.scores["softmax"], 1 - p, rtol=1e-12)
+
+
 def test_what_is_usual_comes_from_the_calibration_or_not_at_all():
     found = study(KNOWN, Block(TEST))
     np.testing.assert_array_equal(found.reference, np.sort(KNOWN.uncertainty(HELD_OUT)))

@@ -97,13 +97,18 @@ def checked_labels(
     path: str,
     where: Callable[[int], str],
 ) -> NDArray[np.int64]:  # (n,)
-    """Convert labels to integers in 0..classes-1; raise if one is anything else."""
+    """Convert labels to integers in 0..classes-1; raise if one is anything else.
+
+    `classes` is the number of logits; one logit is that of class 1 against class 0.
+    """
+    logits = "1 logit has" if classes == 1 else f"{classes} logits have"
+    classes = max(2, classes)
     bad = ~np.isin(values, np.arange(classes)) if values.dtype.kind in "fiub" else np.array([True])
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise QIPFInputError(
-            f"{path}, {where(first)}: the label is {str(values[first])!r}, but {classes} logits "
-            f"have classes 0..{classes - 1}."
+            f"{path}, {where(first)}: the label is {str(values[first])!r}, but {logits} classes "
+            f"0..{classes - 1}."
         )
     return values.astype(np.int64)
 

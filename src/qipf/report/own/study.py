@@ -16,6 +16,8 @@ from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.run.decisions import RuleEvaluation, evaluate_rule, random_halves
+from qipf.validation.arrays import as_tensor
+from qipf.validation.labels import class_logits
 from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
@@ -108,7 +110,8 @@ def study(field: QIPF, test: Block, target: float | None = None, seed: int = 0) 
         checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
     require_width(test, field.n_features_in_)
     reference = None if field.calibration_ is None else field.calibration_.scores
-    scores, predicted = _scores(field, test.logits), test.logits.argmax(1)
+    logits = class_logits(as_tensor(test.logits))
+    scores, predicted = _scores(field, test.logits, logits), logits.argmax(1).numpy()
     found = Study(field, reference, scores, predicted, test.labels, None)
     if found.wrong is None or len(predicted) < 2:
         return found
@@ -134,12 +137,11 @@ def certified_evaluation(
     return evaluate_rule(rule, scores[other], wrong[other])
 
 
-def _scores(field: QIPF, logits: NDArray[np.float64]) -> Scores:
-    rows = torch.from_numpy(logits)
+def _scores(field: QIPF, rows: NDArray[np.float64], logits: torch.Tensor) -> Scores:
     nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
-    batch = Batch(nothing, rows, nothing)
+    batch = Batch(nothing, logits, nothing)
     peers = {name: create(name).score(batch).numpy() for name in PEERS}
-    return {"qipf": field.uncertainty(logits), **peers}
+    return {"qipf": field.uncertainty(rows), **peers}
 
 
 def require_width(test: Block, width: int) -> None:
