@@ -35,6 +35,15 @@ def test_scores_are_those_of_the_formulas():
     np.testing.assert_array_equal(found.wrong, np.arange(80) % 4 == 0)
 
 
+def test_probabilities_are_their_own_softmax():
+    p = softmax(TEST, axis=1)
+    p[0] = np.eye(10)[3]
+    found = study(FIELD, Block(p))
+    np.testing.assert_allclose(found.scores["softmax"], 1 - p.max(1), atol=1e-14)
+    np.testing.assert_allclose(found.scores["entropy"], entr(p).sum(1), atol=1e-13)
+    np.testing.assert_array_equal(found.scores["qipf"], FIELD.uncertainty(p))
+
+
 def test_one_logit_is_judged_as_two():
     rows = np.linspace(-3, 3, 60)[:, None]
     field = QIPF(bandwidth=1.0).fit(rows)
