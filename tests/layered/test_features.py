@@ -238,7 +238,8 @@ def test_noisy_copies_move_logits_and_features_together():
     features, _, labels = TRAIN
     linear = {"deep": np.tanh(features["deep"])}
     given = checked_predictions(linear, 3 * linear["deep"])
-    copies = noisy_copies(given[:100], torch.from_numpy(labels[:100]), given[100:], 0)
+    truth = torch.from_numpy(labels)
+    copies = noisy_copies(given[:100], truth[:100], given[100:], truth[100:], 0)
     assert len(copies) == 3
     clean = float((given.logits[:100].argmax(1).numpy() == labels[:100]).mean())
     accuracies = []
@@ -249,6 +250,13 @@ def test_noisy_copies_move_logits_and_features_together():
     # nine, seven and five tenths of the accuracy above chance are kept
     wanted = [0.25 + share * (clean - 0.25) for share in (0.9, 0.7, 0.5)]
     np.testing.assert_allclose(accuracies, wanted, atol=0.12)
+
+
+def test_classes_of_one_example_each_cannot_perturb_others():
+    features, logits, labels = TRAIN
+    first = [int(np.flatnonzero(labels == label)[0]) for label in range(4)]
+    given, truth = checked_predictions(features, logits), torch.from_numpy(labels)
+    assert noisy_copies(given[:50], truth[:50], given[first], truth[first], 0) == {}
 
 
 def test_one_logit_is_that_of_class_one_against_class_zero():

@@ -91,9 +91,10 @@ class ClassSums:
         wide = padded.shape[1]
         top = rows.new_full((wide,), -math.inf)
         sums = [rows.new_zeros(self.classes, wide) for _ in squarings]
-        size = by_device(TILE, rows)
-        for tile in blocks(len(self.embeddings), max(1, size // wide // CHUNK) * CHUNK):
-            scores = self.embeddings[tile] @ padded  # (tile, n')
+        size = max(1, by_device(TILE, rows) // wide // CHUNK) * CHUNK
+        held = rows.new_empty(min(size, len(self.embeddings)), wide)  # memory of every tile
+        for tile in blocks(len(self.embeddings), size):
+            scores = torch.mm(self.embeddings[tile], padded, out=held[: tile.stop - tile.start])
             higher = torch.maximum(top, _highest(scores))
             kernel, lowered = scores.sub_(higher).exp_(), (top - higher).exp_()
             segments = slice(

@@ -53,7 +53,7 @@ class FeatureQIPF(LayeredModel):
     The mixture is learned from held-out examples and perturbed copies of them. Copies are best made
     by perturbing the inputs (noise, blur, lost values) and running the classifier again. Without
     any, features and logits of the held-out examples are perturbed directly, by differences of
-    pairs of other examples; `summary` says so.
+    other examples of one class; `summary` says so.
 
     Parameters
     ----------
@@ -136,8 +136,10 @@ class FeatureQIPF(LayeredModel):
         if len(chosen) >= FEWEST:
             sets = {"clean": other[chosen], **{name: c[chosen] for name, c in copies.items()}}
             if not copies:
-                seed = int(self.random_state)
-                sets |= noisy_copies(sets["clean"], tuning.labels, whole[order[:PAIRED]], seed)
+                paired, seed = order[:PAIRED], int(self.random_state)
+                sets |= noisy_copies(
+                    sets["clean"], tuning.labels, whole[paired], truth[paired], seed
+                )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
         sample: Examples = {PLACES: order, LABELS: truth[order]}
         sample |= {site: rows[order] for site, rows in whole.rows.items()}

@@ -101,8 +101,8 @@ LEAST = 0.05
 #: Largest number of tuning rows.
 MOST_ROWS = 12_000
 
-#: Posteriors held at a time, 32 MB: rows times fields times widths times classes.
-POSTERIORS = 2**22
+#: Posteriors held at a time, 16 MB: rows times fields times widths times classes.
+POSTERIORS = 2**21
 
 
 @dataclass(frozen=True)

@@ -137,22 +137,28 @@ def _tensor(value: Any, name: str) -> Tensor:
 
 
 def noisy_copies(
-    clean: Predictions, labels: Tensor, others: Predictions, seed: int
+    clean: Predictions, labels: Tensor, others: Predictions, other_labels: Tensor, seed: int
 ) -> dict[str, Predictions]:
     r"""Copies whose features and logits are perturbed together.
 
-    .. math:: x' = x + 2t\,(x_a - x_b)
+    .. math:: x' = x + 4t\,(x_a - x_b)
 
-    with x all features and logits of an example, and a, b two random `others`: the differences are
-    correlated as those between real inputs are. The strengths t are those at which the predictions
-    keep given shares of their accuracy (`qipf.layered.perturbations.strengths`).
+    with x all features and logits of an example, and a, b two random `others` of one class: the
+    differences are correlated as those between real inputs are. The strengths t are those at which
+    the predictions keep given shares of their accuracy (`qipf.layered.perturbations.strengths`).
+    Empty if no class has two of the others.
     """
     classes = clean.logits.shape[1]
     joint, pool = (_joined(part) for part in (clean, others))
+    order = other_labels.argsort(stable=True)
+    same = other_labels[order[1:]] == other_labels[order[:-1]]
+    differences = pool[order[1:][same]] - pool[order[:-1][same]]
+    if not len(differences):
+        return {}
 
     def perturb(rows: Tensor, t: float, random: torch.Generator) -> Tensor:
-        one, two = torch.randint(len(pool), (2, len(rows)), generator=random).to(pool.device)
-        return rows + 2 * t * (pool[one] - pool[two])
+        drawn = torch.randint(len(differences), (len(rows),), generator=random)
+        return rows + 4 * t * differences[drawn.to(rows.device)]
 
     few = joint[: max(FEWEST, len(joint) // 2)]
 
@@ -165,7 +171,7 @@ def noisy_copies(
         moved = perturbed(joint, perturb, t, seed + 1)
         logits, *rows = moved.split(clean.widths, 1)
         named = dict(zip(clean.rows, rows, strict=True))
-        found[f"pairs {t:.3f}"] = Predictions(logits, named, named)
+        found[f"differences {t:.3f}"] = Predictions(logits, named, named)
     return found
 
 

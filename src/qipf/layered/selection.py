@@ -8,6 +8,7 @@ from torch import Tensor
 from qipf.errors import warn
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
+from qipf.field.engines.base import blocks
 from qipf.layered.class_field import ClassField
 from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
 from qipf.layered.metric import Metric, Scatter, unit_length
@@ -22,6 +23,9 @@ COARSE, FINE = (1.4, 2.8, 5.6), 2**0.5
 
 #: Most tuning rows and centres of a field that is compared, and rows that a metric is made from.
 MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
+
+#: Rows that are embedded at a time.
+EMBEDDED = 4096
 
 #: Floor of a row's log posterior.
 FLOOR = -12.0
@@ -51,7 +55,10 @@ def chosen_fields(
             warn(f"{site} gives the same numbers for every training input and is left out.")
             continue
         metric, width = chosen
-        field = ClassField(metric, metric(rows)[order], labels[order], classes, width, examples)
+        embeddings = rows.new_empty(len(rows), metric.directions.shape[1], dtype=torch.float32)
+        for part in blocks(len(rows), EMBEDDED):  # the steps of a metric copy the rows
+            embeddings[part] = metric(rows[order[part]])
+        field = ClassField(metric, embeddings, labels[order], classes, width, examples)
         if condensed is not None and condensed < len(rows):
             field = condensed_field(field, condensed)
         fields[site] = field
