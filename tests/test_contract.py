@@ -198,7 +198,8 @@ def test_fitting_and_calibrating_again_drop_the_rule(kind):
     assert model.rule_ is None
     assert len(model.calibration_) == 200
     model.fit(*kind.data(120, 0))
-    assert (model.calibration_, model.detection_, model.rule_) == (None, None, None)
+    assert (model.calibration_, model.rule_) == (None, None)
+    assert "calibration set" not in str(model.detection_)
 
 
 @pytest.mark.parametrize("verb", ["uncertainty", "p_values", "accepts", "__call__"])

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qipf._version import __version__
-from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFWarning
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFScoreWarning, QIPFWarning
 
 if TYPE_CHECKING:
     from qipf.calibration.accept_rule import AcceptRule as AcceptRule
@@ -51,7 +51,15 @@ _MODULES = {
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["QIPFError", "QIPFFileError", "QIPFInputError", "QIPFWarning", "__version__", *_HOMES]
+__all__ = [
+    "QIPFError",
+    "QIPFFileError",
+    "QIPFInputError",
+    "QIPFScoreWarning",
+    "QIPFWarning",
+    "__version__",
+    *_HOMES,
+]
 
 
 def __getattr__(name: str) -> Any:

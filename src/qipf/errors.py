@@ -27,13 +27,17 @@ class QIPFWarning(UserWarning):
     """Something was left out or replaced; the result is still valid."""
 
 
-def warn(message: str) -> None:
-    """Issue a `QIPFWarning` that points at the line outside this package that led to it."""
+class QIPFScoreWarning(QIPFWarning):
+    """A score should not be trusted as it is: another one is better, or the data are doubtful."""
+
+
+def warn(message: str, category: type[QIPFWarning] = QIPFWarning) -> None:
+    """Issue a warning that points at the line outside this package that led to it."""
     package = os.path.dirname(__file__) + os.sep
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, QIPFWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def first_line(error: BaseException) -> str:

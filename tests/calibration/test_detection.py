@@ -22,11 +22,17 @@ def test_the_areas_are_those_of_scikit_learn(rng):
         assert name in str(found)
 
 
-@pytest.mark.parametrize("logits", [None, torch.zeros(3, 1)])
-def test_without_logits_of_several_classes_there_is_nothing_to_compare_with(logits):
-    found = error_detection([0.1, 0.9, 0.2], [False, True, False], logits)
+def test_without_logits_there_is_nothing_to_compare_with():
+    found = error_detection([0.1, 0.9, 0.2], [False, True, False])
     assert found == ErrorDetection(3, 1, 1.0)
-    assert str(found) == "ROC-AUC 1.000"
+    assert str(found) == "errors of the calibration set: ROC-AUC 1.000"
+
+
+def test_one_logit_is_compared_as_the_two_classes_that_it_stands_for(rng):
+    z, wrong = torch.from_numpy(rng.normal(size=(200, 1))), rng.random(200) < 0.3
+    both = torch.cat([torch.zeros_like(z), z], 1)
+    scores = rng.random(200)
+    assert error_detection(scores, wrong, z) == error_detection(scores, wrong, both)
 
 
 @pytest.mark.parametrize("wrong", [[False, False], [True, True]])

@@ -13,7 +13,8 @@ from qipf.cli import main
 from tests.conftest import make_logits
 
 TRAIN, TEST = make_logits(300).numpy(), make_logits(40, seed=3).numpy()
-LABELS = (TRAIN + np.random.default_rng(0).normal(scale=3.0, size=TRAIN.shape)).argmax(1)
+TRAIN[::8] *= 1.2  # the model's errors lie far out: the field finds them better than the entropy
+LABELS = np.where(np.arange(300) % 8 == 0, (TRAIN.argmax(1) + 1) % 10, TRAIN.argmax(1))
 
 
 def run(monkeypatch, capsys, *arguments):

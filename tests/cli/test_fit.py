@@ -23,17 +23,20 @@ def test_fit_gives_the_field_that_python_gives(monkeypatch, capsys, files):
 
 def test_fit_takes_every_parameter(monkeypatch, capsys, files):
     code, out, err = run(
-        monkeypatch, capsys, "fit", "train.npz", "-o", "mine.qipf", "--bandwidth", "2.5",
-        "--max-centers", 50, "--reduction", "random", "--orders", "1,3", "--softening", 0.1,
+        monkeypatch, capsys, "fit", "train.npz", "-o", "mine.qipf", "--bandwidth", "20",
+        "--max-centers", 50, "--reduction", "random", "--orders", "1,3", "--softening", 0.001,
+        "--normalization", "peak", "--no-fallback",
         "--contamination", 0.2, "--engine", "reference", "--device", "cpu", "--seed", 7, "--json",
     )  # fmt: skip
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.startswith("qipf: warning: The field detects errors worse than the entropy")
     assert json.loads(out) == {
         "output": "mine.qipf", "rows": 300, "labelled": True, "centers": 50, "dimension": 10,
-        "bandwidth": 2.5, "bandwidth_criterion": "given",
+        "bandwidth": 20.0, "bandwidth_criterion": "given",
     }  # fmt: skip
     expected = qipf.QIPF(
-        bandwidth=2.5, max_centers=50, reduction="random", orders=(1, 3), softening=0.1,
+        bandwidth=20.0, max_centers=50, reduction="random", orders=(1, 3), softening=0.001,
+        normalization="peak", fallback=False,
         contamination=0.2, engine="reference", device="cpu", random_state=7,
     )  # fmt: skip
     loaded = qipf.load("mine.qipf")
@@ -58,7 +61,8 @@ def test_fit_from_text_with_named_columns(monkeypatch, capsys, files):
 
 def test_fit_calibrates_as_python_does(monkeypatch, capsys, files):
     train, held_out = make_logits(100).numpy(), make_logits(50, seed=1).numpy()
-    labels = np.arange(50) % 10
+    labels = held_out.argmax(1)
+    labels[::5] = (labels[::5] + 1) % 10
     np.savez("train.npz", logits=train)
     np.savez("held_out.npz", logits=held_out, labels=labels)
     code, out, err = run(
@@ -96,16 +100,18 @@ def test_fit_makes_the_rule_that_python_makes(monkeypatch, capsys, files):
 
 def test_every_file_of_logits_may_have_its_file_of_labels(monkeypatch, capsys, files):
     held_out = make_logits(50, seed=1).numpy()
+    classes = held_out.argmax(1)
     for name, array in (
-        ("train", TRAIN), ("y_train", LABELS), ("held", held_out), ("y_held", np.arange(50) % 10),
+        ("train", TRAIN), ("y_train", LABELS), ("held", held_out), ("y_held", classes),
     ):  # fmt: skip
         np.save(f"{name}.npy", array)
     words = "fit train.npy --labels y_train.npy --calibrate held.npy --calibrate-labels y_held.npy"
     code, _, err = run(monkeypatch, capsys, *words.split())
     assert (code, err) == (0, "")
-    expected = qipf.QIPF().fit(TRAIN, LABELS).calibrate(held_out, np.arange(50) % 10)
+    expected = qipf.QIPF().fit(TRAIN, LABELS).calibrate(held_out, classes)
     found = qipf.load("model.qipf")
     assert found.calibration_.digest == expected.calibration_.digest
+    assert not found.calibration_.wrong.any()
     assert found.bandwidth_ == expected.bandwidth_
 
 

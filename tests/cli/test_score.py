@@ -45,7 +45,7 @@ def test_the_result_as_json(monkeypatch, capsys, files):
 def test_outliers_are_found_by_held_out_rows(monkeypatch, capsys, files):
     held_out = make_logits(200, seed=4).numpy()
     np.savez("held_out.npz", logits=held_out)
-    words = "fit train.npz --calibrate held_out.npz -o mine.qipf --contamination"
+    words = "fit train.npz --bandwidth 4 --calibrate held_out.npz -o mine.qipf --contamination"
     assert run(monkeypatch, capsys, *words.split(), 0.25)[0] == 0
     field = qipf.load("mine.qipf")
     by_rank = int((field.p_values(TEST) <= 0.25).sum())

@@ -10,7 +10,8 @@ from qipf.export.onnx import TOLERANCE, checked, expected, rounding_margin
 
 def test_near_a_pole_the_margin_is_wide():
     """A mode of order 2 has its pole at ψ = 0.707: float32 networks cannot agree there."""
-    field = QIPF(orders=(2,), bandwidth=1.0).fit(np.array([[0.0, 0.0], [1e-9, 0.0]]))
+    field = QIPF(orders=(2,), bandwidth=1.0, normalization="peak")
+    field.fit(np.array([[0.0, 0.0], [1e-9, 0.0]]))
     pole = np.sqrt(2 * np.log(2))  # ρ = 1/2
     at = torch.tensor([[pole + 1e-6, 0.0], [0.1, 0.0]], dtype=torch.float64)
     scores = field.uncertainty(at)

@@ -7,11 +7,35 @@ from scipy.stats import gaussian_kde
 from sklearn.metrics import roc_auc_score
 
 from qipf import QIPF, QIPFInputError
-from qipf.field.bandwidth import FACTORS, choose_factor, nearness_to_error, silverman, to_detect
+from qipf.field.bandwidth import (
+    FACTORS,
+    Split,
+    choose_factor,
+    nearness_to_error,
+    silverman,
+    to_detect,
+)
+from qipf.field.kernel import Coreset
 from tests.conftest import make_logits
 
-OPTIONS = {"orders": (1, 2, 3, 4), "softening": 0.0, "engine": "attention"}
+OPTIONS = {
+    "orders": (1, 2, 3, 4),
+    "softening": 0.0,
+    "normalization": "standard",
+    "engine": "attention",
+}
 INF = np.inf
+
+
+def chosen(centers, held_out, nearness, **options):
+    """The choice by one split."""
+    return choose_factor([Split(Coreset.of_rows(centers), held_out)], nearness, **OPTIONS | options)
+
+
+def assert_same(choice, other):
+    assert choice[:3] == other[:3]
+    np.testing.assert_array_equal(choice.uncertainty, other.uncertainty)
+    np.testing.assert_array_equal(choice.wanted, other.wanted)
 
 
 def test_silverman_is_its_formula():
@@ -44,7 +68,7 @@ def test_likelihood_finds_the_width_that_a_direct_search_finds():
     rows = make_logits(600, dimension=2).double()
     centers, held_out = rows[:400], rows[400:]
     width = silverman(centers)
-    choice = choose_factor(centers, held_out, None, width=width, **OPTIONS)
+    choice = chosen(centers, held_out, None)
     squares = torch.cdist(held_out, centers).square()
     direct = {}
     for factor in FACTORS:
@@ -63,10 +87,9 @@ def test_ties_of_detection_are_broken_by_likelihood():
     centers, held_out = rows[:400], rows[400:]
     wrong = np.repeat([False, True], [200, 10])  # so far away that every width detects them
     held_out = torch.cat([held_out, torch.full((10, 2), 1e4, dtype=torch.float64)])
-    width = silverman(centers)
     nearness = nearness_to_error(wrong)
-    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
-    by_likelihood = choose_factor(centers, held_out, None, width=width, **OPTIONS)
+    choice = chosen(centers, held_out, nearness)
+    by_likelihood = chosen(centers, held_out, None)
     assert set(choice.scores.values()) == {1.0}
     assert choice.factor == by_likelihood.factor
 
@@ -75,9 +98,8 @@ def test_ties_of_detection_are_broken_by_likelihood():
 def test_with_too_few_of_either_kind_the_likelihood_is_used(errors):
     nearness = nearness_to_error(np.arange(200) < errors)
     rows = make_logits(600)
-    arguments = {"width": silverman(rows[:400]), **OPTIONS}
-    choice = choose_factor(rows[:400], rows[400:], nearness, **arguments)
-    assert choice == choose_factor(rows[:400], rows[400:], None, **arguments)
+    choice = chosen(rows[:400], rows[400:], nearness)
+    assert_same(choice, chosen(rows[:400], rows[400:], None))
 
 
 def test_a_factor_costs_one_field_evaluation(monkeypatch):
@@ -89,7 +111,7 @@ def test_a_factor_costs_one_field_evaluation(monkeypatch):
         AttentionEngine, "__call__", lambda self, q: calls.append(len(q)) or plain(self, q)
     )
     rows = make_logits(300)
-    choose_factor(rows[:200], rows[200:], None, width=1.0, **OPTIONS)
+    chosen(rows[:200], rows[200:], None)
     assert calls == [100] * len(FACTORS)
 
 
@@ -188,8 +210,9 @@ def test_nearness_is_minus_the_margin_in_every_dtype(dtype):
 def test_nearness_in_the_extremes():
     tied = torch.tensor([[2.0, 2.0], [2.0, 2.0]])
     np.testing.assert_array_equal(nearness_to_error(np.array([True, False]), tied), [INF, 0.0])
-    alone = torch.tensor([[2.0], [3.0]])  # a single logit has no margin
-    np.testing.assert_array_equal(nearness_to_error(np.array([False, True]), alone), [-INF, INF])
+    alone = torch.tensor([[2.0], [-3.0], [3.0]])  # the other class has the logit 0
+    wrong = np.array([False, False, True])
+    np.testing.assert_array_equal(nearness_to_error(wrong, alone), [-2.0, -3.0, INF])
     huge = torch.tensor([[1e300, -1e300], [1.7e308, -1.7e308]], dtype=torch.float64)
     np.testing.assert_array_equal(nearness_to_error(np.array([False, False]), huge), [-2e300, -INF])
     endless = torch.tensor([[INF, INF], [INF, 0.0], [torch.nan, 1.0]])
@@ -208,7 +231,7 @@ def test_detection_finds_the_width_that_a_direct_search_finds(every, criterion):
     wrong = np.arange(300) % every == 0
     nearness = nearness_to_error(wrong, held_out)
     width = silverman(centers)
-    choice = choose_factor(centers, held_out, nearness, width=width, **OPTIONS)
+    choice = chosen(centers, held_out, nearness)
     order = sorted(range(300), key=lambda row: (not wrong[row], margins_of(held_out)[row]))
     wanted = np.isin(np.arange(300), order[: max(30, wrong.sum())])
     fields = {f: QIPF(bandwidth=f * width, engine="reference").fit(centers) for f in FACTORS}
@@ -221,19 +244,18 @@ def test_detection_finds_the_width_that_a_direct_search_finds(every, criterion):
     assert choice.scores == pytest.approx(direct, abs=1e-9)
     # only the order of the nearness matters
     for monotone in (np.sinh(nearness / 50), 3 * nearness):
-        assert choose_factor(centers, held_out, monotone, width=width, **OPTIONS) == choice
+        assert_same(chosen(centers, held_out, monotone), choice)
 
 
 def test_with_enough_errors_near_errors_are_not_used():
     rows = make_logits(900)
     wrong = margins_of(rows[600:]) + np.random.default_rng(0).normal(scale=5.0, size=300) < 0
     assert wrong.sum() >= 30
-    arguments = {"width": silverman(rows[:600]), **OPTIONS}
     choices = [
-        choose_factor(rows[:600], rows[600:], nearness_to_error(wrong, logits), **arguments)
+        chosen(rows[:600], rows[600:], nearness_to_error(wrong, logits))
         for logits in (None, rows[600:])
     ]
-    assert choices[0] == choices[1]
+    assert_same(*choices)
     assert choices[0].criterion == "error detection"
 
 

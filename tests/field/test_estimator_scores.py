@@ -10,14 +10,19 @@ from tests.conftest import naive_moments
 from tests.field.conftest import SCORES
 
 
-def test_scores_follow_from_the_definitions(field, test):
+@pytest.mark.parametrize(
+    ("normalization", "constant"),
+    [("standard", (2 * np.pi) ** -5), ("density", (2 * np.pi * 9) ** -5), ("peak", 1.0)],
+)
+def test_scores_follow_from_the_definitions(train, test, normalization, constant):
+    field = QIPF(bandwidth=3.0, normalization=normalization).fit(train)
     sigma, d = field.bandwidth_, 10
 
     def by_hand(x):
         log_density, m1_squared, m2 = naive_moments(x, field.centers_, sigma)
         K = m2 / (4 * sigma**2) - m1_squared / (8 * sigma**2) - d / 4
         S = m1_squared / (8 * sigma**2)
-        psi = np.exp(log_density / 2)
+        psi = np.sqrt(constant) * np.exp(log_density / 2)
         ratio_2 = (4 * psi**2 * K + 4 * psi**2 * S) / (2 * psi**2 - 1) / 1
         h3 = (8 * psi**3 - 12 * psi, 24 * psi**2 - 12, 48 * psi)
         h4 = (16 * psi**4 - 48 * psi**2 + 12, 64 * psi**3 - 96 * psi, 192 * psi**2 - 96)

@@ -6,54 +6,80 @@ import torch
 
 from qipf import QIPF
 from qipf.field.bandwidth import FACTORS, Choice
+from tests.conftest import make_logits
 
 
-def test_the_bandwidth_is_chosen_on_rows_outside_the_field(monkeypatch, train):
-    seen = {}
+@pytest.fixture
+def seen(monkeypatch):
+    """What the last choice of a bandwidth was made by; it chooses the factor 2."""
+    found = {}
 
-    def spy(centers, held_out, nearness, **options):
-        seen.update(centers=centers.numpy(), held_out=held_out.numpy(), nearness=nearness)
-        return Choice(2.0, "error detection", {})
+    def spy(splits, nearness, **options):
+        found.update(splits=splits, nearness=nearness)
+        rows = sum(len(split.held_out) for split in splits)
+        return Choice(2.0, "likelihood", {}, np.arange(float(rows)), None)
 
     monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
+    return found
+
+
+def keys(rows):
+    return [row.tobytes() for row in np.asarray(rows)]
+
+
+def test_few_rows_are_held_out_in_turn(seen, train):
     labels = train.argmax(1)
     labels[::7] = (labels[::7] + 1) % 10
     field = QIPF(max_centers=300, reduction="random").fit(train, labels)
-    inside = {row.tobytes() for row in seen["centers"]}
-    assert len(seen["centers"]) == 300
-    assert len(seen["held_out"]) == 500
-    assert not any(row.tobytes() in inside for row in seen["held_out"])
-    # with rows to spare, none of the held-out ones enters the final field either
-    assert {row.tobytes() for row in field.centers_} == inside
-    # and the nearness to an error is that of the held-out rows
+    assert [len(split.held_out) for split in seen["splits"]] == [160] * 5
+    held_out = [key for split in seen["splits"] for key in keys(split.held_out)]
+    assert sorted(held_out) == sorted(keys(train))  # each row once
+    for split in seen["splits"]:
+        assert split.inside.centers.shape == (300, 10)
+        assert not set(keys(split.inside.centers)) & set(keys(split.held_out))
+    assert field.centers_.shape == (300, 10)
+    # the nearness to an error is that of the held-out rows
     leads = np.diff(np.sort(train, 1)[:, -2:])[:, 0]
     nearness = np.where(train.argmax(1) != labels, np.inf, -leads)
-    place = {row.tobytes(): near for row, near in zip(train, nearness, strict=True)}
-    np.testing.assert_array_equal(seen["nearness"], [place[r.tobytes()] for r in seen["held_out"]])
+    place = dict(zip(keys(train), nearness, strict=True))
+    np.testing.assert_array_equal(seen["nearness"], [place[key] for key in held_out])
 
 
-def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(monkeypatch, train):
-    seen = {}
+def test_of_more_rows_a_part_is_held_out_once(seen):
+    rows = make_logits(2600).numpy()
+    labels = rows.argmax(1)
+    labels[::7] = (labels[::7] + 1) % 10
+    field = QIPF(max_centers=1000, reduction="random").fit(rows, labels)
+    (split,) = seen["splits"]
+    inside = set(keys(split.inside.centers))
+    assert len(inside) == 1000
+    assert len(split.held_out) == 1600
+    assert not inside & set(keys(split.held_out))
+    # with rows to spare, none of the held-out ones enters the final field either
+    assert set(keys(field.centers_)) == inside
+    leads = np.diff(np.sort(rows, 1)[:, -2:])[:, 0]
+    nearness = np.where(rows.argmax(1) != labels, np.inf, -leads)
+    place = dict(zip(keys(rows), nearness, strict=True))
+    np.testing.assert_array_equal(seen["nearness"], [place[key] for key in keys(split.held_out)])
 
-    def spy(centers, held_out, nearness, *, log_weights, spread, width, **options):
-        seen.update(centers=centers, held_out=held_out.numpy(), width=width)
-        seen.update(weights=log_weights.exp(), spread=spread)
-        return Choice(2.0, "likelihood", {})
 
-    monkeypatch.setattr("qipf.field.fitting.choose_factor", spy)
-    field = QIPF(max_centers=100, reduction="coreset").fit(train)
-    held = {row.tobytes() for row in seen["held_out"]}
-    assert len(held) == 160
-    others = np.stack([row for row in train if row.tobytes() not in held]).astype(np.float64)
+def test_a_coreset_is_made_without_the_held_out_rows_and_then_with_them(seen):
+    rows = make_logits(2600).numpy()
+    field = QIPF(max_centers=100, reduction="coreset").fit(rows)
+    (split,) = seen["splits"]
+    held = set(keys(split.held_out))
+    assert len(held) == 520
+    others = np.stack([row for row in rows if row.tobytes() not in held]).astype(np.float64)
     # the width is chosen by exactly the other rows
-    weights, centers = seen["weights"].numpy(), seen["centers"].double().numpy()
+    weights = split.inside.log_weights.exp().numpy()
+    centers = split.inside.centers.double().numpy()
     np.testing.assert_allclose(weights @ centers, others.mean(0), atol=1e-5)
     between = weights @ (centers - others.mean(0)) ** 2
-    variance = between.mean() + seen["spread"] ** 2
+    variance = between.mean() + split.inside.spread**2
     assert variance == pytest.approx(others.var(0).mean(), rel=1e-5)
     assert field.centers_.shape == (100, 10)
     # the width is that of all rows
-    silverman = train.std(0, dtype=np.float64).mean() * (4 / (12 * 800)) ** (1 / 14)
+    silverman = rows.std(0, dtype=np.float64).mean() * (4 / (12 * 2600)) ** (1 / 14)
     assert field.bandwidth_ == pytest.approx(2 * silverman, rel=1e-5)
 
 
@@ -92,7 +118,7 @@ def test_labels_without_errors_choose_the_bandwidth_by_near_errors(train):
     # errors alone do not show what was near
     for rows, given in (
         (train, {"wrong": np.zeros(800, bool)}),
-        (train[:400], {"y": labels[:400]}),  # a tenth of 80 held-out rows is too few
+        (train[:90], {"y": labels[:90]}),  # a tenth of 90 held-out rows is too few
     ):
         by_flags, plain = QIPF().fit(rows, **given), QIPF().fit(rows)
         assert by_flags.bandwidth_criterion_ == plain.bandwidth_criterion_ == "likelihood"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qipf import QIPF, QIPFInputError
 from qipf.field.engines.base import CEILING, Moments
 from qipf.field.graph import FARTHEST_CENTER, FieldGraph
-from qipf.field.potential import bare_modes
+from qipf.field.potential import NORMALIZATIONS, bare_modes
 from tests.conftest import make_logits, naive_moments
 
 ORDERS = (1, 2, 3, 4, 5, 16)
@@ -25,12 +25,14 @@ def queries(seed=3):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 @pytest.mark.parametrize("softening", [0.0, 0.1])
 @pytest.mark.parametrize(
     "reduced", [{}, {"max_centers": 70, "reduction": "coreset"}], ids=["rows", "coreset"]
 )
-def test_it_gives_the_fields_modes(softening, reduced):
-    field = QIPF(orders=ORDERS, softening=softening, **reduced).fit(make_logits(400))
+def test_it_gives_the_fields_modes(softening, reduced, normalization):
+    options = {"orders": ORDERS, "softening": softening, "normalization": normalization}
+    field = QIPF(**options, **reduced).fit(make_logits(400))
     judged = FieldGraph(field)(queries())
     torch.testing.assert_close(judged["modes"], field.modes(queries()), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(
@@ -46,13 +48,14 @@ def test_it_gives_the_fields_modes(softening, reduced):
     dimension=st.integers(1, 12),
     offset=st.floats(-1e4, 1e4),
     bandwidth=st.floats(0.2, 20),
+    normalization=st.sampled_from(NORMALIZATIONS),
 )
-def test_it_gives_the_naive_sums(seed, dimension, offset, bandwidth):
+def test_it_gives_the_naive_sums(seed, dimension, offset, bandwidth, normalization):
     centers = make_logits(40, dimension=dimension, offset=offset, seed=seed).double()
-    field = QIPF(orders=(1, 3), bandwidth=bandwidth).fit(centers)
+    field = QIPF(orders=(1, 3), bandwidth=bandwidth, normalization=normalization).fit(centers)
     rows = make_logits(9, dimension=dimension, offset=offset, seed=seed + 1).double() * 1.1
     naive = (torch.from_numpy(part) for part in naive_moments(rows, centers, bandwidth))
-    bare = bare_modes(Moments(*naive, dimension=dimension), bandwidth, (1, 3))
+    bare = bare_modes(Moments(*naive, dimension=dimension), bandwidth, (1, 3), 0.0, normalization)
     expected = bare + torch.from_numpy(field.energies_)
     torch.testing.assert_close(FieldGraph(field)(rows)["modes"], expected, rtol=1e-6, atol=1e-6)
 

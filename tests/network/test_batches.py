@@ -104,7 +104,7 @@ def test_a_dict_that_was_fitted_with_can_be_scored(make):
     batch = {"first": A, "second": B, "labels": labels}
     with pytest.warns(qipf.QIPFWarning) if make is LayeredQIPF else _nothing():
         model = make(net).fit([batch])
-    model.calibrate([batch])
+    model.calibrate([{"first": A.flip(1), "second": B.flip(0), "labels": labels}])
     expected = model(A, B)
     for inputs in (batch, UserDict(batch), (A, B)):
         found = model(inputs)

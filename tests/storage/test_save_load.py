@@ -125,10 +125,15 @@ KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condense
 
 
 def test_every_kind_of_every_version_has_its_file():
-    names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4)}
+    names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
     assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2"}
-    for version in (3, 4):
-        assert load_field(STORED / f"field-v{version}.qipf").log_weights_ is None
+    for version in (3, 4, 5):
+        field = load_field(STORED / f"field-v{version}.qipf")
+        assert field.log_weights_ is None
+        assert (field.normalization, field.fallback) == (
+            ("peak", False) if version < 5 else ("standard", True)
+        )
+        assert (field.score_, field.probabilities_) == ("modes", False)
         assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
         rule = load_field(STORED / f"calibrated-v{version}.qipf").rule_
         assert qipf.load(STORED / f"rule-v{version}.qipf") == rule
@@ -165,13 +170,14 @@ def assert_scores(model, expected, queries):
         assert model.rule_ is None
 
 
+@pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_the_older_format_is_written_in_the_present_one(kind, tmp_path):
+def test_a_file_of_an_older_format_is_written_in_the_present_one(kind, version, tmp_path):
     net = network() if kind == "model" else layered_network()
     needed = (net,) if kind in ("model", "layers", "condensed") else ()
-    found = qipf.load(STORED / f"{kind}-v3.qipf", *needed)
+    found = qipf.load(STORED / f"{kind}-v{version}.qipf", *needed)
     qipf.save(found, tmp_path / "new.qipf")
-    assert describe(tmp_path / "new.qipf")[0]["format_version"] == 4
+    assert describe(tmp_path / "new.qipf")[0]["format_version"] == 5
     again = qipf.load(tmp_path / "new.qipf", *needed)
     assert str(again) == str(found) if kind == "rule" else again.digest() == found.digest()
 
@@ -193,7 +199,7 @@ def test_describe_lists_arrays_calibration_and_rule(field, tmp_path):
     qipf.save(field, tmp_path / "field.qipf")
     header, text = describe(tmp_path / "field.qipf")
     assert header["library_version"] == qipf.__version__
-    assert (header["kind"], header["network"], header["format_version"]) == ("field", None, 4)
+    assert (header["kind"], header["network"], header["format_version"]) == ("field", None, 5)
     assert header["arrays"]["centers"] == ["float32", 120, 10]
     assert header["arrays"]["calibration"] == ["float64", 280]
     assert header["rule"]["threshold"] == field.rule_.threshold

@@ -201,6 +201,7 @@ def accept_rule(
     confidence: float = 0.95,
     *,
     min_coverage: float | None = None,
+    origin: float = 0.0,
 ) -> AcceptRule:
     r"""Make a threshold with a guarantee from held-out predictions whose errors are known.
 
@@ -226,6 +227,7 @@ def accept_rule(
     max_risk : largest error rate among accepted predictions; 0.01 unless `min_coverage` is given.
     confidence : of the guarantee, over the draw of the held-out set.
     min_coverage : share of predictions that must be accepted, instead of `max_risk`.
+    origin : constant in the uncertainties that is subtracted before they are rounded.
 
     >>> rng = np.random.default_rng(0)
     >>> uncertainty = rng.random(2000)
@@ -239,32 +241,36 @@ def accept_rule(
     confidence = checked_share(confidence, "confidence", 0.95)
     scores, errors = checked_outcomes(uncertainty, wrong)
     order = np.lexsort((errors, scores))  # the rule does not depend on the order of the rows
-    scores, errors = rounded(scores[order]), errors[order]
+    scores, errors = rounded(scores[order], origin), errors[order]
     # ties in random order, whatever order the rows came in: see qipf.calibration.fixed_sequence
     order = np.random.default_rng(0).permutation(len(scores))
     order = order[np.argsort(scores[order], kind="stable")]
     scores, errors = scores[order], errors[order]
     if min_coverage is not None:
         min_coverage = checked_share(min_coverage, "min_coverage", 0.9)
-        return _covering(scores, errors, min_coverage, confidence)
+        return _covering(scores, errors, min_coverage, confidence, origin)
     max_risk = checked_share(0.01 if max_risk is None else max_risk, "max_risk", 0.01)
     if max_risk < LEAST_RISK:
         raise QIPFInputError(
             f"max_risk must be at least {LEAST_RISK:g}, got {max_risk!r}: no held-out set is large "
             "enough to certify less."
         )
-    return _certified(scores, errors, max_risk, confidence)
+    return _certified(scores, errors, max_risk, confidence, origin)
 
 
 def _certified(
-    scores: NDArray[np.float64], errors: NDArray[np.int64], max_risk: float, confidence: float
+    scores: NDArray[np.float64],
+    errors: NDArray[np.int64],
+    max_risk: float,
+    confidence: float,
+    origin: float,
 ) -> AcceptRule:
     accepted = _most_accepted(scores, errors, max_risk, confidence)
     reachable = None
     if accepted == 0:
         reachable = _reachable_risk(scores, errors, max_risk, confidence)
     return AcceptRule(
-        threshold=highest(float(scores[accepted - 1])) if accepted else -math.inf,
+        threshold=highest(float(scores[accepted - 1]), origin) if accepted else -math.inf,
         risk_bound=max_risk if accepted else 1.0,
         confidence=confidence,
         held_out=len(scores),
@@ -300,7 +306,11 @@ def _reachable_risk(
 
 
 def _covering(
-    scores: NDArray[np.float64], errors: NDArray[np.int64], min_coverage: float, confidence: float
+    scores: NDArray[np.float64],
+    errors: NDArray[np.int64],
+    min_coverage: float,
+    confidence: float,
+    origin: float,
 ) -> AcceptRule:
     count, half = len(scores), (1 - confidence) / 2
     ranks = np.flatnonzero(bdtrc(np.arange(count), count, min_coverage) <= half) + 1
@@ -312,7 +322,7 @@ def _covering(
     found = errors.cumsum()[kept - 1]
     bound = float(upper_bound(found, kept, half).max())
     return AcceptRule(
-        threshold=highest(threshold) if len(ranks) else EVERYTHING,
+        threshold=highest(threshold, origin) if len(ranks) else EVERYTHING,
         risk_bound=bound,
         confidence=confidence,
         held_out=count,

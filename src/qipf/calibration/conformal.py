@@ -40,6 +40,7 @@ class Calibration:
         2²⁰ a random part of that size is kept, chosen without looking at the scores: a random
         part of exchangeable scores is exchangeable, so the p-values stay exact.
     wrong : (n,) booleans, where the model erred on them; optional, for `qipf.calibration.accuracy`.
+    origin : constant in the scores that is subtracted before they are rounded.
 
     Attributes
     ----------
@@ -56,14 +57,14 @@ class Calibration:
     scores: NDArray[np.float64]
     wrong: NDArray[np.bool_] | None
 
-    def __init__(self, scores: Any, wrong: Any = None) -> None:
+    def __init__(self, scores: Any, wrong: Any = None, origin: float = 0.0) -> None:
         values = finite_scores(scores, "scores")
         flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
         if len(values) > MOST_SCORES:
             kept = np.random.default_rng(0).choice(len(values), MOST_SCORES, replace=False)
             values, flags = values[kept], None if flags is None else flags[kept]
         order = np.argsort(values, kind="stable")
-        self.scores = values[order]
+        self.scores, self.origin = values[order], origin
         self.wrong = None if flags is None else flags[order]
 
     def __len__(self) -> int:
@@ -112,11 +113,13 @@ class Calibration:
         """
         # an outlier has fewer held-out scores than this at least as high as its own
         fewer = math.floor(share * (len(self) + 1))
-        return highest(float(self.rounded_scores[len(self) - fewer])) if fewer else math.inf
+        if not fewer:
+            return math.inf
+        return highest(float(self.rounded_scores[len(self) - fewer]), self.origin)
 
     def _counts(self, values: NDArray[np.float64]) -> tuple[NDArray, NDArray]:
         """How many held-out scores are at least as high as each value, and how many are higher."""
-        ranked, held_out = rounded(values), self.rounded_scores
+        ranked, held_out = self.rounded(values), self.rounded_scores
         at_least = len(self) - np.searchsorted(held_out, ranked, side="left")
         above = len(self) - np.searchsorted(held_out, ranked, side="right")
         return at_least, above
@@ -124,7 +127,11 @@ class Calibration:
     @cached_property
     def rounded_scores(self) -> NDArray[np.float64]:  # (n,)
         """The sorted scores as `qipf.calibration.quantization` rounds them."""
-        return rounded(self.scores)
+        return self.rounded(self.scores)
+
+    def rounded(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scores as they are compared with `rounded_scores`."""
+        return rounded(scores, self.origin)
 
     @cached_property
     def digest(self) -> str:

@@ -7,6 +7,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from qipf.errors import QIPFScoreWarning, warn
+from qipf.validation.labels import are_probabilities, class_logits
 from qipf.validation.scores import checked_scores
 
 
@@ -19,11 +21,12 @@ class ErrorDetection:
     uncertainty: float  # ROC-AUC of the model's uncertainty
     entropy: float | None = None  # of the softmax entropy; None where logits are unknown
     max_logit: float | None = None  # of minus the largest logit
+    rows: str = "errors of the calibration set"  # what was detected, and in which rows
 
     def __str__(self) -> str:
         peers = {"entropy": self.entropy, "largest logit": self.max_logit}
         shown = ", ".join(f"{name} {area:.3f}" for name, area in peers.items() if area is not None)
-        return f"ROC-AUC {self.uncertainty:.3f}" + (f" ({shown})" if shown else "")
+        return f"{self.rows}: ROC-AUC {self.uncertainty:.3f}" + (f" ({shown})" if shown else "")
 
 
 def error_detection(
@@ -40,13 +43,60 @@ def error_detection(
     if not errors.any() or errors.all():
         return None
     scores = {"uncertainty": uncertainty}
-    if logits is not None and logits.shape[1] > 1:
-        log_p = torch.log_softmax(logits.detach().double(), 1)
-        # where log p is -inf, 0 · log 0 is 0
-        scores["entropy"] = -(log_p.exp() * log_p).nan_to_num(0.0).sum(1)
-        scores["max_logit"] = -logits.detach().amax(1)
+    if logits is not None:
+        scores["entropy"] = entropy_of(logits.detach())
+        scores["max_logit"] = -class_logits(logits.detach()).amax(1)
     areas = {
         name: float(roc_auc_score(errors, checked_scores(values, name)))
         for name, values in scores.items()
     }
-    return ErrorDetection(len(errors), int(errors.sum()), **areas)
+    return ErrorDetection(
+        len(errors),
+        int(errors.sum()),
+        areas["uncertainty"],
+        areas.get("entropy"),
+        areas.get("max_logit"),
+    )
+
+
+def entropy_of(logits: Tensor, probabilities: bool | None = None) -> Tensor:  # (n, d) -> (n,)
+    """Entropy of the class probabilities in float64; one logit z has the classes [0, z].
+
+    Rows that are probabilities already are taken as they are; `probabilities` says whether they
+    are, and with None all rows are looked at.
+
+    >>> entropy_of(torch.tensor([[0.0], [9.0]])).tolist()
+    [0.6931471805599453, 0.0012339369452102133]
+    """
+    if are_probabilities(logits) if probabilities is None else probabilities:
+        return torch.special.entr(logits.double()).sum(1)
+    log_p = torch.log_softmax(class_logits(logits).double(), 1)
+    # where log p is -inf, 0 · log 0 is 0
+    return -(log_p.exp() * log_p).nan_to_num(0.0).sum(1)
+
+
+def warn_of_labels(wrong: Any, classes: int) -> None:  # (n,) booleans
+    """Warn if so many predictions are wrong that the labels may belong to other rows."""
+    correct = 1.0 - float(wrong.mean()) if len(wrong) else 1.0
+    if correct < min(0.5, 1.5 / classes):
+        warn(
+            f"Only {correct:.0%} of the predictions agree with the labels, which is hardly more "
+            "than chance. Check that labels and logits are of the same rows in the same order, and "
+            "that classes are numbered as the columns are.",
+            QIPFScoreWarning,
+        )
+
+
+def warn_if_worse(found: ErrorDetection | None) -> None:
+    """Warn if the uncertainty detected errors worse than the entropy, by more than noise."""
+    if found is None or found.entropy is None:
+        return
+    noise = 0.3 / found.errors**0.5  # about one standard error of a ROC-AUC
+    if found.entropy - found.uncertainty > noise:
+        warn(
+            f"The uncertainty detects {found.rows} worse than the entropy of the softmax (ROC-AUC "
+            f"{found.uncertainty:.3f} against {found.entropy:.3f}). Rules and p-values hold for "
+            "any score, but with the better one more is accepted: LayeredQIPF, or qipf.accept_rule "
+            "with the entropies.",
+            QIPFScoreWarning,
+        )

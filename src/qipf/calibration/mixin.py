@@ -8,13 +8,21 @@ from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule, accept_rule
 from qipf.calibration.conformal import Calibration, calibration_of
-from qipf.calibration.detection import ErrorDetection, error_detection
+from qipf.calibration.detection import (
+    ErrorDetection,
+    error_detection,
+    warn_if_worse,
+    warn_of_labels,
+)
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
-from qipf.io.schema import DECISIONS, written_by
+from qipf.io.schema import BEFORE_VERSION_5, DECISIONS, written_by
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
+
+#: Parameters of a fitted model that no score depends on.
+NOT_SCORES = ("device", "contamination", "fallback")
 
 
 @dataclass(frozen=True)
@@ -74,16 +82,28 @@ class CalibrationMixin:
                 "known. Call calibrate() with labels."
             )
         self.rule_ = accept_rule(
-            held_out.scores, held_out.wrong, max_risk, confidence, min_coverage=min_coverage
+            held_out.scores,
+            held_out.wrong,
+            max_risk,
+            confidence,
+            min_coverage=min_coverage,
+            origin=held_out.origin,
         )
         return self.rule_
 
     def _set_calibration(
         self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
     ) -> None:
-        self.calibration_ = Calibration(uncertainty, wrong)
+        self.calibration_ = Calibration(uncertainty, wrong, self.score_origin())
         self.detection_ = None if wrong is None else error_detection(uncertainty, wrong, logits)
+        if wrong is not None and logits is not None:
+            warn_of_labels(wrong.double(), logits.shape[1])
+            warn_if_worse(self.detection_)
         self.rule_ = None  # it was made from another calibration set
+
+    def score_origin(self) -> float:
+        """Constant in the uncertainty, such as energies; see `qipf.calibration.quantization`."""
+        return 0.0
 
     def _clear_calibration(self) -> None:
         self.calibration_ = self.detection_ = self.rule_ = None
@@ -134,7 +154,7 @@ class CalibrationMixin:
             errors = "" if held_out.wrong is None else f", {int(held_out.wrong.sum()):,} wrong"
             facts["calibration"] = f"{len(held_out):,} held-out predictions{errors}"
         if detection is not None:
-            facts["detection"] = f"errors of the calibration set: {detection}"
+            facts["detection"] = str(detection)
         if self.rule_ is not None:
             facts["rule"] = str(self.rule_)
         return aligned(facts)
@@ -158,8 +178,11 @@ class CalibrationMixin:
         self._require_fitted()
         header, arrays = self.state()
         kept = {key: value for key, value in header.items() if key not in DECISIONS}
-        parameters = header["parameters"].items()
-        kept["parameters"] = {k: v for k, v in parameters if k not in ("device", "contamination")}
+        for part in kept.keys() & BEFORE_VERSION_5.keys():
+            # an entry that means the same as none in earlier files leaves their digests unchanged
+            earlier = BEFORE_VERSION_5[part].items()
+            entries = kept[part].items()
+            kept[part] = {k: v for k, v in entries if (k, v) not in earlier and k not in NOT_SCORES}
         return str(content_digest(kept, arrays))
 
 

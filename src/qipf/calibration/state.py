@@ -37,7 +37,7 @@ def restore_calibration(
 ) -> None:
     """Set a model's calibration set, error detection and accept rule from a file's content."""
     if "calibration" in arrays:
-        model.calibration_ = _calibration(path, arrays)
+        model.calibration_ = _calibration(path, arrays, model.score_origin())
     elif "calibration_wrong" in arrays:
         refuse(path, "it has errors of held-out predictions, but not their scores")
     if header["rule"] is not None:
@@ -62,7 +62,7 @@ def restored_rule(values: Any, path: str) -> AcceptRule:
         raise QIPFFileError(f"{path} cannot be used: {error}") from error
 
 
-def _calibration(path: str, arrays: Arrays) -> Calibration:
+def _calibration(path: str, arrays: Arrays, origin: float) -> Calibration:
     scores, wrong = arrays["calibration"], arrays.get("calibration_wrong")
     if scores.dtype != np.float64 or scores.ndim != 1 or not 0 < len(scores) <= MOST_SCORES:
         refuse(path, f"its held-out scores are {scores.dtype} of shape {scores.shape}")
@@ -73,10 +73,12 @@ def _calibration(path: str, arrays: Arrays) -> Calibration:
             refuse(path, f"its held-out errors are {wrong.dtype} of shape {wrong.shape}")
         if not np.isin(wrong, (0, 1)).all():
             refuse(path, "its held-out errors are not all 0 or 1")
-    return Calibration(scores, wrong)
+    return Calibration(scores, wrong, origin)
 
 
 def _detection(path: str, values: Any) -> ErrorDetection:
+    if isinstance(values, dict) and values:  # format 4 has the calibration set's only
+        values = {"rows": ErrorDetection.rows, **values}
     require_keys(path, "detection", values, [field.name for field in fields(ErrorDetection)])
     count, errors = values["count"], values["errors"]
     if type(count) is not int or type(errors) is not int or not 0 < errors < count:
@@ -87,4 +89,6 @@ def _detection(path: str, values: Any) -> ErrorDetection:
             continue
         if type(area) is not float or not 0 <= area <= 1:
             refuse(path, f"its ROC-AUC of {name} is {area!r:.80}")
+    if not isinstance(values["rows"], str) or len(values["rows"]) > 80:
+        refuse(path, f"its detection is of {values['rows']!r:.80}")
     return ErrorDetection(**values)

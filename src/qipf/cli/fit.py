@@ -48,7 +48,11 @@ def fit(
             help="Constant of the kernel: standard (a density in units of the bandwidth), density "
             "(in units of the logits) or peak (1 at the centre)."
         ),
-    ] = "peak",
+    ] = "standard",
+    fallback: Annotated[
+        bool,
+        Option(help="Use the softmax entropy where the field detects errors far worse than it."),
+    ] = True,
     softening: Annotated[
         float, Option(help="Softening of the poles of the modes; 0 is exact.")
     ] = 0.0,
@@ -96,6 +100,7 @@ def fit(
         reduction=reduction,
         softening=softening,
         normalization=normalization,
+        fallback=fallback,
         contamination=contamination,
         engine=engine,
         device=device,

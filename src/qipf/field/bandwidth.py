@@ -23,9 +23,10 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
-from qipf.field.kernel import field_of
+from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import bare_modes
 from qipf.progress import progress
+from qipf.validation.labels import class_logits
 
 #: With fewer predictions to detect than this, the ROC-AUC of a factor is too noisy (its standard
 #: error, about 0.3/√errors, exceeds the differences between factors), and the likelihood is used.
@@ -39,12 +40,21 @@ ENOUGH_ERRORS, ROWS_PER_ERROR = 30, 10
 FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
 
 
+class Split(NamedTuple):
+    """Centres of a field, and rows that are not among them."""
+
+    inside: Coreset
+    held_out: Tensor  # (H, d)
+
+
 class Choice(NamedTuple):
     """A chosen factor, the criterion, and its scores."""
 
     factor: float
     criterion: str  # "error detection", "errors and near errors" or "likelihood"
     scores: dict[float, float]  # by factor: ROC-AUC, or mean log-likelihood
+    uncertainty: np.ndarray  # (H,) of the held-out rows by that factor, without energies
+    wanted: np.ndarray | None  # (H,) those that were to be detected
 
 
 def silverman(
@@ -82,41 +92,47 @@ def silverman(
 
 
 def choose_factor(
-    centers: Tensor,  # (N, d)
-    held_out: Tensor,  # (H, d), not among the centres
-    nearness: np.ndarray | None,  # (H,) to an error, if known
+    splits: Sequence[Split],
+    nearness: np.ndarray | None,  # (H,) of all held-out rows to an error, if known
     *,
-    width: float,
     orders: Sequence[int],
     softening: float,
+    normalization: str,
     engine: str,
-    normalization: str = "peak",
-    log_weights: Tensor | None = None,
-    spread: float = 0.0,
     factors: Sequence[float] = FACTORS,
 ) -> Choice:
-    r"""Choose the factor on `width` whose field is best on the held-out predictions.
+    r"""Choose the factor on Silverman's width whose field is best on the held-out predictions.
 
     Where `nearness` is known: the best ROC-AUC of the uncertainty in detecting the errors and,
     while they are few, the near errors (`to_detect`); ties are broken by likelihood. Where it is
     not, or fewer than ten are to be detected or not to be detected: the best mean log-likelihood,
-    :math:`\log\rho - d\log\sigma`. Each factor takes one evaluation of the field.
+    :math:`\log\rho - d\log\sigma`. Each factor takes one evaluation of every split.
     """
     scores: dict[float, tuple[float, float]] = {}  # ROC-AUC, mean log-likelihood
+    uncertainties: dict[float, np.ndarray] = {}
     wanted, criterion = (None, "likelihood") if nearness is None else to_detect(nearness)
+    widths = [silverman_of(split.inside) for split in splits]
     for factor in progress(factors, "choosing the bandwidth"):
-        sigma = factor * width
-        moments = field_of(engine, centers, sigma, log_weights, spread)(held_out)
-        likelihood = moments.log_density.mean() - held_out.shape[1] * np.log(sigma)
-        detection = 0.0
-        if wanted is not None:
+        likelihoods, parts = [], []
+        for (inside, held_out), width in zip(splits, widths, strict=True):
+            sigma = factor * width
+            field = field_of(engine, inside.centers, sigma, inside.log_weights, inside.spread)
+            moments = field(held_out)
+            likelihoods.append(moments.log_density - held_out.shape[1] * np.log(sigma))
             # ground energies shift all uncertainties equally, which does not change their ranks
-            uncertainty = bare_modes(moments, sigma, orders, softening, normalization).mean(1)
-            detection = float(roc_auc_score(wanted, uncertainty.cpu().numpy()))
-        scores[factor] = detection, float(likelihood)
+            parts.append(bare_modes(moments, sigma, orders, softening, normalization).mean(1))
+        uncertainties[factor] = torch.cat(parts).cpu().numpy()
+        found = 0.0 if wanted is None else roc_auc_score(wanted, uncertainties[factor])
+        scores[factor] = float(found), float(torch.cat(likelihoods).mean())
     best = max(factors, key=scores.__getitem__)
     used = 1 if wanted is None else 0
-    return Choice(best, criterion, {factor: pair[used] for factor, pair in scores.items()})
+    by_factor = {factor: pair[used] for factor, pair in scores.items()}
+    return Choice(best, criterion, by_factor, uncertainties[best], wanted)
+
+
+def silverman_of(rows: Coreset) -> float:
+    """Silverman's bandwidth for the rows that a coreset stands for."""
+    return silverman(rows.centers, rows.log_weights, rows.count, rows.spread)
 
 
 def nearness_to_error(
@@ -133,8 +149,8 @@ def nearness_to_error(
     array([-inf,  inf])
     """
     margins = np.full(wrong.shape, np.inf)
-    if logits is not None and logits.shape[1] > 1:
-        best, second = logits.detach().topk(2, dim=1).values.cpu().double().unbind(1)
+    if logits is not None:
+        best, second = class_logits(logits.detach()).topk(2, dim=1).values.cpu().double().unbind(1)
         margins = (best - second).numpy()
         margins[np.isnan(margins)] = np.inf  # infinite logits, while the field is over a layer
     return np.where(wrong, np.inf, -margins)

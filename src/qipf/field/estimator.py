@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.detection import entropy_of
 from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
 from qipf.errors import QIPFInputError, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
@@ -22,7 +23,7 @@ from qipf.field.bandwidth import nearness_to_error
 from qipf.field.coreset import coreset
 from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
-from qipf.field.fitting import build_field
+from qipf.field.fitting import build_field, refuse_training_rows
 from qipf.field.graph import FieldGraph
 from qipf.field.kernel import field_of
 from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
@@ -31,7 +32,7 @@ from qipf.field.reservoir import TrainingRows
 from qipf.field.state import field_state, require_plain_seed, restore_field
 from qipf.io.container import Arrays
 from qipf.validation.arrays import array_method, checked_rows
-from qipf.validation.labels import LabelValueError, class_logits, errors_from
+from qipf.validation.labels import LabelValueError, are_probabilities, class_logits, errors_from
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -76,6 +77,10 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         ``"standard"``: the standard normal density of the distance in bandwidths;
         ``"density"``: a normalised Gaussian in the units of the logits, so that the field is a
         probability density; ``"peak"``: 1 at its peak. See `qipf.field.potential`.
+    fallback : whether the uncertainty is the entropy of the softmax for two classes, whose logits
+        differ only by their margin, and where it detects errors far better than the field: by
+        more than 0.1 of ROC-AUC on held-out rows. It needs labels. Modes and potential stay the
+        field's. A warning says so.
     contamination : share of predictions that `predict` calls outliers: of the held-out ones once
         the field is calibrated, before of the training predictions.
     engine : ``"auto"``, or a name from `qipf.field.engines.ENGINES`.
@@ -96,8 +101,12 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         silverman or given.
     energies_ : (len(orders),) ground energies of the modes, E_p.
     ground_energy_ : ground energy of the potential, E.
+    score_ : what the uncertainty is: ``"modes"``, their mean, or ``"entropy"`` (see `fallback`).
+    probabilities_ : whether the rows are class probabilities instead of logits.
     offset_ : quantile of `score_samples` at `contamination` among the training predictions.
-    calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
+    detection_ : ROC-AUC of detecting errors, beside the entropy's and the largest logit's: of
+        held-out training rows, or of the calibration set after `calibrate`; None without labels.
+    calibration_, rule_ : see `calibrate` and `accept_rule`; None before.
 
     After `partial_fit` the fitted attributes are set by the first method that needs them.
 
@@ -120,6 +129,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     bandwidth_criterion_: str
     energies_: np.ndarray
     ground_energy_: float
+    score_: str
+    probabilities_: bool
     offset_: float
 
     #: Names of the attributes that `fit` learns from the training rows.
@@ -132,7 +143,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         max_centers: int = 6000,
         reduction: str = "auto",
         softening: float = 0.0,
-        normalization: str = "peak",
+        normalization: str = "standard",
+        fallback: bool = True,
         contamination: float = 0.1,
         engine: str = "auto",
         device: str | torch.device = "auto",
@@ -144,6 +156,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         self.reduction = reduction
         self.softening = softening
         self.normalization = normalization
+        self.fallback = fallback
         self.contamination = contamination
         self.engine = engine
         self.device = device
@@ -228,6 +241,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             )
         self._unbuild()
         self._rows, self._device = seen, self._compute_device(rows, X)
+        seen.are_logits &= wrong is None or (
+            logits is not None and _equal(logits, class_logits(rows))
+        )
         seen.add(rows, nearness)
         self.n_samples_seen_ = seen.count
 
@@ -251,6 +267,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
                 "a field needs predictions that differ. Check that the model is trained and that "
                 "X holds logits of different inputs."
             )
+        self.probabilities_ = are_probabilities(rows.sample)
         engine = build_field(self, rows, self._device)
         self._engines = {self._device: (engine, torch.from_numpy(self.energies_).to(self._device))}
         self.n_samples_seen_ = rows.count
@@ -294,7 +311,10 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
 
     @array_method
     def uncertainty(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
-        """Uncertainty of each prediction (mean of its modes); higher is less trustworthy."""
+        """Uncertainty of each prediction; higher is less trustworthy.
+
+        It is the mean of the modes, or the entropy where `score_` says so.
+        """
         return self._uncertainty(X)
 
     @array_method
@@ -364,9 +384,17 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             errors = errors_from(rows, y, wrong)
         except LabelValueError as error:
             raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
-        logits = class_logits(rows) if wrong is None else None
-        self._set_calibration(self._uncertainty(rows), errors, logits)
+        self.refuse_training_rows(rows)
+        self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
         return self
+
+    def refuse_training_rows(self, rows: Tensor) -> None:  # (n, d)
+        """Raise `QIPFInputError` if many of the rows are training rows, as far as these are known.
+
+        A field that was loaded from a file does not have its training rows.
+        """
+        if "_rows" in self.__dict__:
+            refuse_training_rows(rows, self._rows)
 
     @array_method
     def p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
@@ -476,6 +504,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             "bandwidth": f"{self.bandwidth_:.6g}, {self.bandwidth_factor_:.4g} × Silverman's "
             f"({self.bandwidth_criterion_})",
             "energies": ", ".join(f"{energy:.6g}" for energy in self.energies_),
+            "uncertainty": "mean of the modes" if self.score_ == "modes" else "softmax entropy",
             "outlier above": f"{self.outlier_limit_:.6g}, by the "
             f"{'training' if self.calibration_ is None else 'held-out'} rows",
             "parameters": parameters,
@@ -505,6 +534,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         return rows.to(self._compute_device(rows, X))
 
     def _uncertainty(self, rows: Tensor) -> Tensor:
+        if self.score_ == "entropy":
+            return entropy_of(rows, self.probabilities_)
         size = ROWS_PER_BLOCK.get(rows.device.type, ROWS_PER_BLOCK["cpu"])
         if rows.shape[0] <= size:
             return self._modes(rows).mean(1)
@@ -537,6 +568,11 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             cache[device] = engine, energies
         return cache[device]
 
+    def score_origin(self) -> float:
+        """Mean of the energies if it is that of a pole: the potential's own is at most d/4."""
+        energy = float(self.energies_.mean()) if self.score_ == "modes" else 0.0
+        return energy if energy > self.n_features_in_ / 4 else 0.0
+
     def _compute_device(self, rows: Tensor, X: Any) -> torch.device:
         if self.device != "auto":
             return torch.device(self.device)
@@ -544,7 +580,17 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             return torch.device("cuda", torch.cuda.current_device())
         return rows.device
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Parameters that are not the default, and how well a fitted field detects errors."""
+        detection = "" if self.detection_ is None else f", fitted: {self.detection_}"
+        return f"{super().__repr__(N_CHAR_MAX)}{detection}"
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("_engines", None)
         return state
+
+
+def _equal(logits: Tensor, rows: Tensor) -> bool:
+    """Whether the rows are the logits themselves, not the output of another layer."""
+    return logits.shape == rows.shape and bool((logits.to(rows) == rows).all())

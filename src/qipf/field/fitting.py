@@ -1,13 +1,24 @@
-"""Building a field from its training rows: bandwidth, centres, energies."""
+"""Building a field from its training rows: bandwidth, centres, energies, and a check of its score.
 
+Where the model's errors are known, the field's uncertainty is compared with the softmax entropy on
+held-out rows. On few classes the density of logits says little about errors: correct, sure
+predictions of a two-class model are the rare ones. There the entropy is used instead.
+"""
+
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
-from qipf.field.bandwidth import choose_factor, silverman
-from qipf.field.engines import Engine
+from qipf.calibration.detection import error_detection, warn_of_labels
+from qipf.calibration.quantization import rounded
+from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
+from qipf.field.bandwidth import FACTORS, Choice, Split, choose_factor, silverman_of
+from qipf.field.engines import Engine, Moments
 from qipf.field.kernel import Coreset, field_of
-from qipf.field.potential import bare_modes, curvature, ground_energies
+from qipf.field.potential import bare_modes, curvature, ground_energies, log_kernel_constant
 from qipf.field.reservoir import TrainingRows
 
 if TYPE_CHECKING:
@@ -16,13 +27,49 @@ if TYPE_CHECKING:
 #: Fewer rows than this are not split: Silverman's bandwidth is used.
 FEWEST_TO_SPLIT = 10
 
+#: Up to so many rows are held out in turn, in five folds; of more rows a part is held out once.
+MOST_IN_FOLDS, FOLDS = 2500, 5
+
+#: The entropy replaces the field's score if its ROC-AUC on held-out rows is higher by more than
+#: this. Near errors favour the entropy, which grows as the margin shrinks: on the digits of
+#: scikit-learn a field that is better on test data was 0.07 behind on near errors.
+LARGEST_DEFICIT = 0.1
+
+#: Columns by which rows are compared with training rows: more would differ by rounding more often.
+COMPARED_COLUMNS = 8
+
 
 def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engine:
     """Choose the bandwidth, then the centres, and find the energies at the centres.
 
     Sets the learned attributes except for the offset; returns the engine on `device`.
     """
-    factor, criterion, sigma = _bandwidth(field, rows, device)
+    factor, criterion, width = 1.0, "silverman", silverman_of(rows.weighted_rows(0, device))
+    choice = None
+    if not isinstance(field.bandwidth, str):
+        factor, criterion = float(field.bandwidth) / width, "given"
+    elif rows.count < FEWEST_TO_SPLIT:
+        warn(
+            f"The field rests on {rows.count} rows only: its uncertainties mean little.",
+            QIPFScoreWarning,
+        )
+    splits, held_out = _splits(rows, device)
+    nearness = rows.sample_nearness()
+    if splits and (field.bandwidth == "cv" or nearness is not None):
+        choice = choose_factor(
+            splits,
+            None if nearness is None else nearness[-len(held_out) :],
+            orders=field.orders,
+            softening=field.softening,
+            normalization=field.normalization,
+            engine=field.engine,
+            factors=FACTORS if field.bandwidth == "cv" else (factor,),
+        )
+        if field.bandwidth == "cv":
+            factor, criterion = choice.factor, choice.criterion
+    sigma = factor * width
+    if criterion == "given":
+        sigma = float(field.bandwidth)
     # the held-out rows join the field once the factor is known, if there is room for them
     whole = rows.condensed(0, device, sigma)
     equal = bool((whole.weights == whole.weights[0]).all())
@@ -36,35 +83,144 @@ def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engi
     field.bandwidth_factor_, field.bandwidth_criterion_ = factor, criterion
     field.energies_ = ground_energies(modes).cpu().numpy()
     field.ground_energy_ = -float(curvature(inside, sigma).min())
+    _warn_of_softening(field, inside)
+    _check_score(field, rows, held_out, choice)
+    _warn_of_edge(field)
     return engine
 
 
-def _bandwidth(field: "QIPF", rows: TrainingRows, device: torch.device) -> tuple[float, str, float]:
-    """Factor on Silverman's bandwidth, what chose it, and the bandwidth."""
-    width = _silverman(rows.weighted_rows(0, device))
-    if not isinstance(field.bandwidth, str):
-        return float(field.bandwidth) / width, "given", float(field.bandwidth)
-    if field.bandwidth != "cv" or rows.count < FEWEST_TO_SPLIT:
-        return 1.0, "silverman", width
-    # the field has the rows that a coreset would be made of: a coreset fits one bandwidth
-    sample, nearness, held = rows.sample, rows.sample_nearness(), rows.held_out()
-    start = sample.shape[0] - held
-    part = rows.weighted_rows(held, device)
-    choice = choose_factor(
-        part.centers,
-        sample[start:].to(device),
-        None if nearness is None else nearness[start:],
-        width=_silverman(part),
-        orders=field.orders,
-        softening=field.softening,
-        normalization=field.normalization,
-        engine=field.engine,
-        log_weights=part.log_weights,
-        spread=part.spread,
-    )
-    return choice.factor, choice.criterion, choice.factor * width
+def _splits(rows: TrainingRows, device: torch.device) -> tuple[list[Split], torch.Tensor]:
+    """Splits of the training rows, and the rows that are held out in them, the last of the sample.
+
+    The fields have the rows that a coreset would be made of: a coreset fits one bandwidth.
+    """
+    sample = rows.sample
+    if rows.count < FEWEST_TO_SPLIT:
+        return [], sample[:0]
+    if rows.count > MOST_IN_FOLDS:
+        held_out = sample[sample.shape[0] - rows.held_out() :]
+        inside = rows.weighted_rows(len(held_out), device)
+        return [Split(inside, held_out.to(device))], held_out
+    folds = sample.to(device).tensor_split(FOLDS)
+    others = (torch.cat([*folds[:k], *folds[k + 1 :]]) for k in range(FOLDS))
+    most = rows.max_centers
+    return [
+        Split(Coreset.of_rows(inside[:most]), fold)
+        for inside, fold in zip(others, folds, strict=True)
+    ], sample
 
 
-def _silverman(whole: Coreset) -> float:
-    """Silverman's bandwidth for the rows that a coreset stands for."""
-    return silverman(whole.centers, whole.log_weights, whole.count, whole.spread)
+def _check_score(
+    field: "QIPF", rows: TrainingRows, held_out: torch.Tensor, choice: Choice | None
+) -> None:
+    """Compare the field's uncertainty with the entropy, and use the entropy if it is far better.
+
+    Sets `score_` and `detection_`; warns where the field should not be trusted.
+    """
+    field.score_ = "modes"
+    nearness, columns = rows.sample_nearness(), rows.sample.shape[1]
+    if nearness is None:
+        if columns <= 2:
+            warn(
+                f"The rows have {columns} columns and no labels. If they are the logits of a "
+                "two-class model, the field may rank sure predictions as uncertain: pass labels.",
+                QIPFScoreWarning,
+            )
+        return
+    if choice is not None:
+        _set_detection(field, rows, held_out, choice)
+    found, measured = field.detection_, choice is not None and choice.wanted is not None
+    if found is not None and found.entropy is None:
+        return  # the rows are not logits
+    deficit = 0.0 if found is None or found.entropy is None else found.entropy - found.uncertainty
+    comparison = "" if found is None else f" ({found})"
+    if rows.are_logits and columns <= 2 and field.fallback:
+        reason = "The logits of two classes differ only by their margin"
+    elif measured and deficit > 0:
+        reason = "The field detects errors worse than the entropy of the softmax"
+    else:
+        reason = ""
+    if field.fallback and reason and (columns <= 2 or deficit > LARGEST_DEFICIT):
+        field.score_ = "entropy"
+        if found is not None and found.entropy is not None:
+            field.detection_ = replace(found, uncertainty=found.entropy)
+        warn(
+            f"{reason}{comparison}, so uncertainty is the entropy of the softmax. "
+            "QIPF(fallback=False) keeps the field. For a network, LayeredQIPF is the better score.",
+            QIPFScoreWarning,
+        )
+    elif reason:
+        warn(
+            f"{reason}{comparison}. Compare them on a calibration set, with calibrate(X, y). For a "
+            "network, LayeredQIPF is the better score.",
+            QIPFScoreWarning,
+        )
+
+
+def _warn_of_softening(field: "QIPF", inside: Moments) -> None:
+    """Warn if the softening exceeds ψ at most centres: softened modes fall there as ψ falls."""
+    constant = log_kernel_constant(field.normalization, field.bandwidth_, inside.dimension)
+    typical = math.exp((float(inside.log_density.median()) + constant) / 2)
+    if field.softening > typical:
+        warn(
+            f"softening={field.softening:g} exceeds the wave function at most centres (median "
+            f"{typical:.2g}), so that the modes fall where they should rise. Set softening=0: with "
+            "normalization='standard', orders up to 4 have no poles in two or more dimensions.",
+            QIPFScoreWarning,
+        )
+
+
+def _warn_of_edge(field: "QIPF") -> None:
+    """Warn if the search ended at the smallest or largest factor: a better one may lie outside."""
+    searched = field.bandwidth_criterion_ not in ("given", "silverman")
+    at_edge = field.bandwidth_factor_ in (FACTORS[0], FACTORS[-1])
+    if searched and at_edge and field.score_ == "modes":
+        warn(
+            f"The chosen bandwidth is at the edge of the search, {field.bandwidth_factor_:g} times "
+            "Silverman's. Compare with others: QIPF(bandwidth=<number>).",
+            QIPFScoreWarning,
+        )
+
+
+def _set_detection(
+    field: "QIPF", rows: TrainingRows, held_out: torch.Tensor, choice: Choice
+) -> None:
+    """Measure how well errors of the held-out rows, and near errors if so chosen, are detected."""
+    nearness = rows.sample_nearness()
+    assert nearness is not None  # the caller checked it
+    wrong = np.isposinf(nearness[-len(held_out) :])
+    if rows.are_logits:
+        warn_of_labels(wrong, rows.sample.shape[1])
+    wanted, logits = choice.wanted, held_out if rows.are_logits else None
+    found = error_detection(choice.uncertainty, wrong if wanted is None else wanted, logits)
+    if found is not None:
+        near = "errors and near errors"
+        what = near if choice.criterion == near else "errors"
+        field.detection_ = replace(found, rows=f"{what} of held-out training rows")
+
+
+def refuse_training_rows(rows: torch.Tensor, training: TrainingRows) -> None:
+    """Raise `QIPFInputError` if a large part of calibration rows are training rows.
+
+    The sample of the training rows is known; the share of the calibration rows in it is scaled up.
+    Rows are compared by the columns that vary most, in steps of 1e-4, because batches of another
+    size change the last digits. Data of few distinct values, where equal rows prove nothing, is
+    not checked.
+    """
+    deviation = training.sample.double().std(0)
+    columns = deviation.topk(min(COMPARED_COLUMNS, len(deviation))).indices
+    known = _hashes(training.sample[:, columns])
+    if len(known) < 0.99 * len(training.sample):
+        return
+    given = _hashes(rows[:10_000, columns.to(rows.device)])
+    share = len(given & known) / max(len(given), 1) * training.count / len(training.sample)
+    if len(given & known) >= 3 and share > 0.2:
+        raise QIPFInputError(
+            f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
+            "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
+            "field was not fitted on."
+        )
+
+
+def _hashes(rows: torch.Tensor) -> set[bytes]:
+    return {row.tobytes() for row in rounded(rows.detach().double().cpu().numpy())}

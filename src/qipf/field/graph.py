@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from qipf.calibration.detection import entropy_of
 from qipf.errors import QIPFInputError
 from qipf.export.program import ExactConstants
 from qipf.field.engines.base import checked_centers
@@ -43,6 +44,7 @@ class FieldGraph(nn.Module):
         self.bandwidth, self.spread = float(field.bandwidth_), float(field.spread_)
         self.orders, self.softening = tuple(field.orders), float(field.softening)
         self.normalization = str(field.normalization)
+        self.score, self.probabilities = field.score_, field.probabilities_
         self.threshold = threshold
         self.width = math.hypot(self.bandwidth, self.spread)
         log_weights = None if field.log_weights_ is None else torch.from_numpy(field.log_weights_)
@@ -79,6 +81,9 @@ class FieldGraph(nn.Module):
             finite = torch.isfinite(rows).all(1, keepdim=True)
             modes = torch.where(finite, modes, torch.full_like(modes, math.nan))
             results = {"uncertainty": modes.mean(1), "modes": modes}
+            if self.score == "entropy":
+                entropy = entropy_of(rows, self.probabilities)
+                results["uncertainty"] = torch.where(finite[:, 0], entropy, math.nan)
             if self.threshold is not None:
                 results["accepted"] = results["uncertainty"] <= self.threshold
         return results

@@ -27,6 +27,8 @@ def check_parameters(field: Any) -> None:
     checked_softening(field.softening)
     if field.normalization not in NORMALIZATIONS:
         raise unknown_name("normalization", field.normalization, NORMALIZATIONS)
+    if not isinstance(field.fallback, (bool, np.bool_)):
+        raise QIPFInputError(f"fallback must be True or False, got {field.fallback!r}.")
     _check_bandwidth(field.bandwidth)
     require_positive_integer(field.max_centers, "max_centers")
     if field.reduction not in REDUCTIONS:

@@ -189,6 +189,7 @@ class TrainingRows:
         self.count = 0  # rows so far
         self.varied = False  # whether they differ
         self.labelled = False
+        self.are_logits = True  # or outputs of a layer, or any other rows
         self._first: Tensor | None = None
         self._others: CoresetStream | None = None
         # drawn in any case: the sample is the same for every reduction

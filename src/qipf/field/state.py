@@ -11,7 +11,7 @@ from qipf.calibration import state as calibration_state
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, warn
 from qipf.field.parameters import check_device, check_parameters
 from qipf.io.container import Arrays
-from qipf.io.schema import refuse, require, require_keys
+from qipf.io.schema import BEFORE_VERSION_5, refuse, require, require_keys
 from qipf.validation.parameters import is_integer
 
 #: Limits of a stored field: number of modes and their highest order. A score costs their product.
@@ -28,6 +28,8 @@ FITTED = (
     "energies",
     "ground_energy",
     "offset",
+    "score",
+    "probabilities",
     "spread",
     "n_samples_seen",
 )
@@ -56,6 +58,8 @@ def restore_field(field: Any, header: Mapping[str, Any], arrays: Arrays, path: s
     _set_parameters(field, path, header["parameters"])
     dimension = _check_arrays(path, arrays)
     fitted = header["fitted"]
+    if isinstance(fitted, dict) and fitted:
+        fitted = BEFORE_VERSION_5["fitted"] | fitted
     require_keys(path, "list of fitted values", fitted, FITTED)
     _check_fitted(path, fitted, len(tuple(field.orders)))
     for name in FITTED:
@@ -97,8 +101,8 @@ def _plain(value: Any) -> Any:
 
 
 def _set_parameters(field: Any, path: str, parameters: Any) -> None:
-    if isinstance(parameters, dict) and parameters:  # format 4 has no normalization
-        parameters = {"normalization": "peak", **parameters}
+    if isinstance(parameters, dict) and parameters:
+        parameters = BEFORE_VERSION_5["parameters"] | parameters
     require_keys(path, "list of parameters", parameters, field.get_params())
     orders, seed = parameters["orders"], parameters["random_state"]
     if not isinstance(orders, list) or not all(type(p) is int for p in orders):
@@ -157,6 +161,8 @@ def _check_fitted(path: str, fitted: Mapping[str, Any], modes: int) -> None:
     require(0 <= spread <= WIDEST * fitted["bandwidth"], path, "spread", spread)
     short = isinstance(criterion, str) and len(criterion) <= 80
     require(short, path, "bandwidth_criterion", criterion)
+    require(fitted["score"] in ("modes", "entropy"), path, "score", fitted["score"])
+    require(type(fitted["probabilities"]) is bool, path, "probabilities", fitted["probabilities"])
     seen = fitted["n_samples_seen"]
     require(type(seen) is int and 1 <= seen < 2**63, path, "n_samples_seen", seen)
     energies = fitted["energies"]

@@ -6,10 +6,16 @@ from qipf._version import __version__
 from qipf.errors import QIPFFileError
 
 #: Format version that is written; versions from `OLDEST` on are read.
-FORMAT_VERSION, OLDEST = 4, 3
+FORMAT_VERSION, OLDEST = 5, 3
 
 #: Header entries that the scores do not depend on.
 DECISIONS = ("rule", "detection")
+
+#: Entries that fields in files of versions 3 and 4 lack, and what they are there.
+BEFORE_VERSION_5: dict[str, dict[str, Any]] = {
+    "parameters": {"normalization": "peak", "fallback": False},
+    "fitted": {"score": "modes", "probabilities": False},
+}
 
 #: What a file holds, by its kind.
 KINDS = {

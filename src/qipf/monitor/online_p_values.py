@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.calibration.conformal import Calibration
-from qipf.calibration.quantization import rounded
 
 #: Maximum number of bins; bounds the memory.
 MOST_BINS = 1024
@@ -52,7 +51,7 @@ class OnlinePValues:
         n = len(calibration)
         ranks = _edge_ranks(n)
         tie_breaks = _uniforms(seed, _HELD_OUT, 0, n)[:, 0]
-        scores = calibration.rounded_scores
+        scores, self._rounded = calibration.rounded_scores, calibration.rounded
         order = np.lexsort((tie_breaks, scores))[ranks - 1]
         self._edges = scores[order]
         # sort key within equal edges: index of the first of them plus the tie break
@@ -81,7 +80,7 @@ class OnlinePValues:
         """
         seen = self.seen
         u, tie_breaks = _uniforms(self.seed, _STREAM, seen, len(scores)).T
-        bins = self._bins(rounded(scores), tie_breaks)
+        bins = self._bins(self._rounded(scores), tie_breaks)
         above, own = np.empty(len(scores)), np.empty(len(scores))
         for start in range(0, len(scores), CHUNK):
             part = slice(start, start + CHUNK)

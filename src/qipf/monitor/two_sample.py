@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from scipy.special import kolmogorov
 
 from qipf.calibration.conformal import Calibration
-from qipf.calibration.quantization import rounded
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def window_statistics(
     m, n = len(scores), len(calibration)
     if m == 0:
         return WindowStatistics(0, 0.0, 1.0, 0.5, 0.5, 0)
-    ordered, held_out = np.sort(rounded(scores)), calibration.rounded_scores
+    ordered, held_out = np.sort(calibration.rounded(scores)), calibration.rounded_scores
     below = np.searchsorted(held_out, ordered, side="left")
     up_to = np.searchsorted(held_out, ordered, side="right")
     # the supremum is reached just before or at a score of the window

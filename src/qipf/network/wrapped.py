@@ -157,6 +157,17 @@ class WrappedModel(NetworkModel):
         self._set_fitted(example)
         return self
 
+    def _set_calibration(
+        self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
+    ) -> None:
+        if self.layer is None and logits is not None:
+            self.field.refuse_training_rows(logits[:, -self.field.n_features_in_ :])
+        super()._set_calibration(uncertainty, wrong, logits)
+
+    def score_origin(self) -> float:
+        """That of the field."""
+        return self.field.score_origin()
+
     def _resolved(self, output: Tensor, labels: Any) -> Task:
         task = task_of(self.task, output, labels, self.ignore_index)
         if task.dense and self.layer is not None:

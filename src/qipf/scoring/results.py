@@ -114,6 +114,7 @@ def block_results(
     if any(name.startswith("mode_") for name in names):
         modes = field.modes(logits)
         found |= {f"mode_{order}": modes[:, k] for k, order in enumerate(tuple(field.orders))}
+    if found and field.score_ == "modes":
         # torch's mean, as in field.uncertainty: numpy's may differ in the last digit
         uncertainty = torch.from_numpy(modes).mean(1).numpy()
     else:

@@ -55,6 +55,16 @@ def class_logits(rows: Tensor) -> Tensor:  # (n, 1) -> (n, 2), others unchanged
     return torch.cat([torch.zeros_like(rows), rows], 1) if rows.shape[1] == 1 else rows
 
 
+def are_probabilities(rows: Tensor) -> bool:  # (n, d)
+    """Whether every row holds several numbers from 0 to 1 that sum to 1, up to rounding in text."""
+    return bool(
+        len(rows)
+        and rows.shape[1] > 1
+        and (rows >= 0).all()
+        and ((rows.double().sum(1) - 1).abs() <= 1e-3).all()
+    )
+
+
 def errors_of(logits: Tensor, labels: Any, name: str) -> Tensor:  # (n, classes) -> (n,)
     """True where the largest of the class logits is not that of the true class."""
     logits = class_logits(logits)

@@ -14,7 +14,8 @@ from qipf.layered.model import MOST_EXAMPLES
 
 def test_it_is_the_estimator_over_the_training_logits(clean, shifted):
     method = create("qipf").fit(clean)
-    field = QIPF(random_state=0).fit(clean.logits, clean.labels)
+    field = QIPF(normalization="peak", fallback=False, random_state=0)
+    field.fit(clean.logits, clean.labels)
     torch.testing.assert_close(method.score(shifted), field.uncertainty(shifted.logits).double())
     assert method.field_.max_centers == 6000
     assert tuple(method.field_.orders) == (1, 2, 3, 4)

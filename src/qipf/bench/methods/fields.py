@@ -42,6 +42,7 @@ class Field(Method):
             softening=self.softening,
             engine=self.engine,
             normalization=self.normalization,
+            fallback=False,
             random_state=clean.seed,
         ).fit(clean.logits, clean.labels)
         return self
@@ -123,6 +124,7 @@ def _facts(field: QIPF) -> dict[str, Any]:
         "bandwidth": float(field.bandwidth_),
         "bandwidth_factor": float(field.bandwidth_factor_),
         "centers": len(field.centers_),
+        "score": field.score_,
     }
 
 
