@@ -10,7 +10,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPFError, QIPFInputError, QIPFWarning
-from qipf.export.program import ExactConstants
+from qipf.export.program import ExactConstants, Example, checked_example, shortened, with_tokens
 from tests.conftest import make_logits
 from tests.network.test_wrapped import Net
 
@@ -242,3 +242,40 @@ def test_the_values_are_those_of_plain_torch():
         ]
     )
     assert torch.equal(Constants()(x), expected)
+
+
+class Reader(nn.Module):
+    """Tokens of any number, or of one number only."""
+
+    def __init__(self, fixed):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(20, 4), nn.Linear(36 if fixed else 4, 3)
+        self.fixed = fixed
+
+    def forward(self, tokens):
+        rows = self.words(tokens)
+        return self.head(rows.flatten(1) if self.fixed else rows.mean(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_number_of_tokens_is_free_where_the_network_allows_it(fixed):
+    tokens = torch.randint(20, (40, 9), generator=torch.Generator().manual_seed(0))
+    model = wrapped(Reader(fixed)).fit([tokens])
+    program = model.export()
+    few = checked_example(Example((tokens,), {}))
+    assert with_tokens(few) == [0]
+    shorter = [part.inputs[0] for part in shortened(program, few)]
+    assert [part.shape for part in shorter] == ([] if fixed else [(16, 8)])
+    for length in [9] if fixed else [2, 5, 9, 30]:
+        shown = tokens.repeat(1, 4)[:7, :length]
+        assert_agrees(program.module()(shown), model, shown)
+
+
+def test_only_integers_and_what_is_as_long_are_tokens():
+    ids, mask = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6)
+    example = Example((ids, torch.zeros(4, 3)), {"attention_mask": mask, "kinds": ids[:, :1]})
+    assert with_tokens(example) == [0, 2, 3]
+    assert with_tokens(Example((torch.zeros(4, 6),), {})) == []
+    assert with_tokens(Example((torch.zeros(4, 1, 6, 6, dtype=torch.uint8),), {})) == []

@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import qipf
-from qipf import QIPF, QIPFInputError, QIPFNotFittedError
+from qipf import QIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError
+from qipf.network.wrapped import WrappedModel
 
 
 class Net(nn.Module):
@@ -234,6 +235,19 @@ def test_probabilities_are_never_guessed(images):
     assert qipf.wrap(inside).fit([images]).field.centers_.shape == (120, 4)
     # and a softmax after the chosen layer does no harm
     qipf.wrap(Net(nn.Softmax(dim=1)), layer="head").fit([images])
+
+
+def test_files_without_a_task_are_of_networks_with_classes(images):
+    model = qipf.wrap(Net(), field=QIPF(bandwidth=1.0)).fit([images])
+    header, arrays = model.state()
+    old = {name: header["network"][name] for name in ("layer", "pooling", "fingerprint")}
+    found = WrappedModel.from_state({**header, "network": old}, arrays, "old.qipf", model.net)
+    assert found.task_ == model.task_
+    assert found.task_.name == "multiclass"
+    for wrong in ({"task": "regression"}, {"task": []}, {"ignore_index": 1.5}, {"tasks": "auto"}):
+        network = {**header["network"], **wrong}
+        with pytest.raises(QIPFFileError, match="file.qipf cannot be used: its"):
+            WrappedModel.from_state({**header, "network": network}, arrays, "file.qipf")
 
 
 def test_bad_networks_and_layers_are_refused(images):

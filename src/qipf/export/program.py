@@ -133,9 +133,16 @@ def with_tokens(example: Example) -> list[int]:
     return [i for i, part in enumerate(tensors) if part.ndim > 1 and part.shape[1] in lengths]
 
 
-def shortened(example: Example) -> Iterator[Example]:
-    """The example without its last tokens, if that leaves at least two and each row has one."""
-    places = with_tokens(example)
+def shortened(program: ExportedProgram, example: Example) -> Iterator[Example]:
+    """The example without its last tokens, to check a program that takes any number of them.
+
+    Nothing if fewer than two would be left, or a row without any.
+    """
+    names = program.graph_signature.user_inputs
+    inputs = {node.name: node for node in program.graph.nodes if node.name in names}
+    shapes = [inputs[name].meta["val"].shape for name in names]
+    free = [not str(sizes[1]).isdigit() if len(sizes) > 1 else False for sizes in shapes]
+    places = [place for place in with_tokens(example) if free[place]]
     tensors = list(example.tensors.values())
     mask = example.tensors.get("attention_mask")
     if not places or tensors[places[0]].shape[1] < 3:

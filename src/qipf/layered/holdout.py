@@ -62,7 +62,8 @@ def sample_examples(
             values: Examples = {PLACES: places[chosen], LABELS: labels[chosen]}
             if reservoir is tuned:
                 for row in index.tolist():
-                    kept[int(places[row])] = inputs.take(torch.tensor([row]))
+                    one = inputs.take(torch.tensor([row]))  # a copy, not a view of the batch
+                    kept[int(places[row])] = one.mapped(lambda part: part.cpu())
             else:
                 logits, rows = read(inputs.take(chosen))
                 require_numbers(logits, rows, values[PLACES])

@@ -200,7 +200,7 @@ class NetworkModel(CalibrationMixin, ABC):
         path = checked_path(path)
         program, few, metadata = self._traced(example, rule, max_centers)
         metadata["fingerprint"] = unchanged(self.net, self.fitted_with)
-        cases = (few, *shortened(few)) if check else ()
+        cases = (few, *shortened(program, few)) if check else ()
         wanted = [(case.tensors, self._expected(case, max_centers)) for case in cases]
         return write_onnx(program, few.tensors, metadata, path, wanted)
 

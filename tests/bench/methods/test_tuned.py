@@ -22,11 +22,12 @@ def test_the_tuning_inputs_are_those_of_layered_qipf(clean, monkeypatch):
     seen = []
     original = holdout.run_in_batches
 
-    def spy(net, inputs, sites):
+    def spy(net, example, sites):
+        (inputs,) = example.inputs
         if sites:
             mark = torch.arange(inputs[0].numel()).double()
             seen.append((len(inputs), float((inputs.double().flatten(1) @ mark).sum())))
-        return original(net, inputs, sites)
+        return original(net, example, sites)
 
     monkeypatch.setattr(holdout, "run_in_batches", spy)
     data = tuning_data(fresh(clean), "stacked")
