@@ -1,5 +1,7 @@
 import dataclasses
 import gzip
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +12,15 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from qipf.bench import datasets
-from qipf.bench.datasets import Dataset, cifar10_publication, data_root, idx_publication, load
+from qipf.bench.datasets import (
+    Dataset,
+    TextDataset,
+    cifar10_publication,
+    data_root,
+    idx_publication,
+    load,
+    load_unseen,
+)
 from qipf.errors import QIPFInputError
 
 N_TRAIN, N_TEST, N_BATCH = 30, 50, 4
@@ -182,3 +192,82 @@ def test_bad_names_and_roots_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(QIPFInputError, match="pooch, which is not"):
         load("mnist")
+
+
+def write_clinc150(root: Path) -> None:
+    content = {
+        "train": [[f"book flight {i}", "fly"] for i in range(4)] + [["what is it", "ask"]] * 3,
+        "val": [["hello", "ask"]],
+        "test": [["book a flight", "fly"], ["what?", "ask"]],
+        "oos_test": [["sing me a song", "oos"]] * 3,
+    }
+    (root / "clinc150").mkdir()
+    (root / "clinc150" / "data_full.json").write_text(json.dumps(content), "utf-8")
+
+
+def test_clinc150_is_sentences_and_their_tokens(tmp_path: Path) -> None:
+    write_clinc150(tmp_path)
+    data = load("clinc150", tmp_path)
+    assert isinstance(data, TextDataset)
+    assert data.class_names == ("ask", "fly")
+    assert data.train_labels.tolist() == [1, 1, 1, 1, 0, 0, 0]
+    assert data.test_labels.tolist() == [1, 0]
+    assert data.test_sentences == ("book a flight", "what?")
+    assert torch.equal(data.test_images, data.vocabulary.encode(data.test_sentences))
+    assert data.dimensions == (len(data.vocabulary), data.test_images.shape[1])
+    unseen = load_unseen("out_of_scope", data, tmp_path)
+    assert torch.equal(unseen, data.vocabulary.encode(["sing me a song"] * 3))
+
+
+def test_clinc150_that_is_absent_or_broken_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(QIPFInputError, match=r"clinc150 lacks data_full\.json\. Get it from"):
+        load("clinc150", tmp_path)
+    (tmp_path / "clinc150").mkdir()
+    for content in ("{", "{}", '{"train": [1]}'):
+        (tmp_path / "clinc150" / "data_full.json").write_text(content, "utf-8")
+        with pytest.raises(QIPFInputError, match=r"is not CLINC150's data_full\.json"):
+            load("clinc150", tmp_path)
+
+
+def cifar10() -> Dataset:
+    images, labels = torch.zeros(1, 3, 32, 32, dtype=torch.uint8), torch.zeros(1).long()
+    return Dataset("cifar10", images, labels, images, labels, ("a", "b"))
+
+
+def test_unseen_images_get_channels_and_size_of_the_known(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    (tmp_path / "svhn").mkdir()
+    np.save(tmp_path / "svhn" / "images.npy", pixels)
+    found = load_unseen("svhn", cifar10(), tmp_path)
+    assert found.dtype == torch.uint8
+    assert np.array_equal(found.numpy().transpose(0, 2, 3, 1), pixels)
+    digits = write_idx(tmp_path, "mnist", {"t10k": N_TEST})["t10k images"]
+    found = load_unseen("mnist", cifar10(), tmp_path, download=False)
+    assert found.shape == (N_TEST, 3, 32, 32)
+    assert torch.equal(found[:, 0], found[:, 2])
+    assert float(found.float().mean()) == pytest.approx(digits.mean(), abs=2)
+    grey = load("mnist", write_all(tmp_path), download=False)
+    same = load_unseen("kmnist", grey, tmp_path, download=False)
+    assert same.shape == (N_TEST, 1, 28, 28)
+
+
+def write_all(root: Path) -> Path:
+    shutil.rmtree(root / "mnist")
+    write_idx(root, "mnist", PARTS)
+    write_idx(root, "kmnist", {"t10k": N_TEST})
+    return root
+
+
+def test_unseen_sets_that_are_absent_or_broken_are_told_of(tmp_path: Path) -> None:
+    with pytest.raises(QIPFInputError, match=r"svhn lacks .*images\.npy\. Put 32×32 images"):
+        load_unseen("svhn", cifar10(), tmp_path)
+    (tmp_path / "svhn").mkdir()
+    path = tmp_path / "svhn" / "images.npy"
+    path.write_bytes(b"nothing")
+    with pytest.raises(QIPFInputError, match="is not an array of images"):
+        load_unseen("svhn", cifar10(), tmp_path)
+    np.save(path, np.zeros((2, 3, 32, 32), np.uint8))
+    with pytest.raises(QIPFInputError, match=r"holds uint8 of shape \(2, 3, 32, 32\)"):
+        load_unseen("svhn", cifar10(), tmp_path)
+    with pytest.raises(QIPFInputError, match="Unknown out-of-distribution set for cifar10 'svnh'"):
+        load_unseen("svnh", cifar10(), tmp_path)

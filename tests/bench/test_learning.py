@@ -8,7 +8,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from qipf.bench.learning import SHIFT, Batches, Stack, Steps, one_cycle, shifted_and_flipped
+from qipf.bench.learning import (
+    SHIFT,
+    Batches,
+    BatchStack,
+    Stack,
+    Steps,
+    cut_out,
+    one_cycle,
+    shifted_and_flipped,
+)
 from qipf.bench.methods.network import seeded
 from qipf.bench.networks import DigitsMLP
 
@@ -194,3 +203,41 @@ def test_augmented_batches_use_the_drawn_shifts():
         image = images(6)[batches.order[place]]
         expected = moved(image, down, across, bool(batches.flip[place]))
         assert torch.equal(inputs[place - 3], expected.float() / 255)
+
+
+def test_a_grey_square_is_cut_out_about_its_middle():
+    images = torch.ones(3, 2, 6, 6)
+    middle = torch.tensor([[0.5, 0.5], [0.0, 0.0], [0.99, 0.5]])
+    found = cut_out(images, middle, side=2)
+    grey = [(image[0] == 0.5).nonzero().tolist() for image in found]
+    assert grey[0] == [[2, 2], [2, 3], [3, 2], [3, 3]]
+    assert grey[1] == [[0, 0]]
+    assert grey[2] == [[4, 2], [4, 3], [5, 2], [5, 3]]
+    assert torch.equal(found[:, 0], found[:, 1])
+
+
+def test_squares_are_drawn_anew_each_epoch():
+    images, labels = torch.ones(40, 1, 8, 8), torch.zeros(40).long()
+    batches = Batches(images, labels, 40, seed=0, augment=True, cutout=4)
+    shown = []
+    for epoch in (0, 1, 0):
+        batches.draw(epoch)
+        shown.append(batches(torch.zeros(1).long())[0])
+    assert torch.equal(shown[0], shown[2])
+    assert not torch.equal(shown[0], shown[1])
+    assert 0.02 < float((shown[0] == 0.5).double().mean()) < 0.26
+
+
+def test_matrices_decay_and_biases_do_not():
+    for networks in (1, 2):
+        network = torch.nn.Linear(2, 2)
+        stack = network if networks == 1 else Stack([network, torch.nn.Linear(2, 2)])
+        one = Batches(torch.rand(4, 2), torch.zeros(4).long(), 4, seed=0)
+        batches = one if networks == 1 else BatchStack([one, one])
+        steps = Steps(stack, batches, torch.ones(1), networks=networks, weight_decay=0.5)
+        decays = {
+            parameter.ndim - (networks > 1): group["weight_decay"]
+            for group in steps.adam.param_groups
+            for parameter in group["params"]
+        }
+        assert decays == {2: 0.5, 1: 0.0}

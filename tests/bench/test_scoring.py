@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from qipf.bench import scoring
-from qipf.bench.methods import create
+from qipf.bench import datasets, scoring
+from qipf.bench.corruptions import corrupt
+from qipf.bench.datasets import TextDataset
+from qipf.bench.methods import Batch, create
 from qipf.bench.scoring import NetworkBench, Setting, parameters
-from qipf.bench.suites import effective_options
+from qipf.bench.suites import BenchNetwork, Suite, effective_options
+from qipf.bench.text import Vocabulary
 from qipf.errors import QIPFError
 from tests.bench.tiny import TINY
 
@@ -99,3 +102,50 @@ def test_parameters_say_all_that_decides_the_numbers():
         "initial_std": 0.1,
     }
     assert effective_options(create("knn")) == {"k": 50}
+
+
+UNSEEN_IMAGES = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_unseen_inputs_are_the_positives_among_all_known_ones(tmp_path, monkeypatch):
+    monkeypatch.setitem(datasets.UNSEEN, "digits", ("svhn",))
+    monkeypatch.setattr(scoring, "load_unseen", lambda *_: UNSEEN_IMAGES)
+    methods = ("entropy", "knn", "mc_dropout_ll")
+    suite = Suite("own", TINY.networks, {}, methods, clean=False, unseen=("svhn",))
+    assert [(task.corruption, task.level) for task in suite.tasks()] == [("svhn", 0.0)] * 3
+    bench = NetworkBench(Setting(suite, tmp_path, "cpu"), "tiny_mlp")
+    records = {record["method"]: record for record in bench.results("svhn", 0.0, methods)}
+    images = bench.dataset.test_images.float() / 255
+    for name in ("entropy", "knn"):
+        method = bench.method(name)
+        known, unseen = (
+            method.score(Batch.of(bench.network, part)) for part in (images, UNSEEN_IMAGES)
+        )
+        higher = (unseen[:, None] > known).double() + (unseen[:, None] == known).double() / 2
+        assert records[name]["roc_auc"] == pytest.approx(float(higher.mean()), abs=1e-9)
+        assert records[name]["accuracy"] == pytest.approx(599 / 639)
+        assert records[name]["test_images"] == 40
+    kept = bench.store("svhn").read()[0.0]
+    assert kept["entropy"].shape == (639,)
+    assert kept["wrong"].tolist() == [False] * 599 + [True] * 40
+
+
+def test_sentences_are_corrupted_before_they_are_tokens(tmp_path):
+    sentences = tuple(f"please book flight {i} to rome" for i in range(30))
+    vocabulary = Vocabulary.of(sentences, length=12)
+    tokens, labels = vocabulary.encode(sentences), torch.arange(30) % 3
+    texts = TextDataset(
+        "clinc150", tokens, labels, tokens, labels, ("a", "b", "c"), "", vocabulary, sentences
+    )
+    recipe = {"epochs": 1, "pool": 2}
+    network = BenchNetwork("text", "clinc150", "transformer", recipe)
+    methods = ("entropy", "ensemble_log_odds", "tta_entropy", "vim")
+    suite = Suite("own", (network,), {"typing": (0.2,)}, methods, {"ensemble": {"networks": 1}})
+    bench = NetworkBench(Setting(suite, tmp_path, "cpu"), "text", texts)
+    records = list(bench.results("typing", 0.2, methods))
+    assert [record["method"] for record in records] == list(methods)
+    expected = vocabulary.encode(corrupt(sentences, "typing", 0.2))
+    assert torch.equal(bench._inputs("typing", 0.2), expected)
+    assert not torch.equal(expected, tokens)
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt"))
+    assert files == [f"networks/seed{k}/text/network.pt" for k in range(2)]

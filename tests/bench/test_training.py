@@ -252,3 +252,64 @@ def test_fingerprints_tell_values_shapes_and_order_apart():
     prints = [fingerprint(t) for t in ([a], [b], [a.reshape(2, 2)], [a, b], [b, a], [a.double()])]
     assert len(set(prints)) == 6
     assert fingerprint([a.clone(), b]) == prints[3]
+
+
+def test_networks_of_a_pool_are_trained_once_and_are_each_others_ensemble(tmp_path, monkeypatch):
+    images, labels = small_data()
+    recipe = dataclasses.replace(RECIPE, augment=False, pool=3)
+    trained = []
+    original = training.train
+
+    def counted(network, *given, **options):
+        trained.append(options["seed"])
+        return original(network, *given, **options)
+
+    monkeypatch.setattr(training, "train", counted)
+
+    def network_of(seed: int):
+        with seeded("cpu", seed):
+            return make()
+
+    def trainer(seed: int) -> Trainer:
+        return Trainer(recipe, seed, "cpu", tmp_path / f"seed{seed}" / "mine", network_of)
+
+    first = trainer(0).network(images, labels)
+    others = trainer(0).train_ensemble(first, 2, images, labels)
+    assert trained == [0, 1, 2]
+    assert same_state(others[0], trainer(1).network(images, labels))
+    of_second = trainer(1).train_ensemble(others[0], 2, images, labels)
+    assert same_state(of_second[0], first)
+    assert same_state(of_second[1], others[1])
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt"))
+    assert files == [f"seed{k}/mine/network.pt" for k in range(3)]
+    with pytest.raises(QIPFInputError, match="A pool of 3 networks has no ensemble of 3 beside"):
+        trainer(0).train_ensemble(first, 3, images, labels)
+
+
+def test_a_smaller_ensemble_takes_the_networks_of_a_larger_one(tmp_path):
+    images, labels = small_data()
+    trainer = Trainer(dataclasses.replace(RECIPE, epochs=1), 0, "cpu", tmp_path)
+    larger = trainer.train_ensemble(make(), 2, images, labels)
+    smaller = trainer.train_ensemble(make(), 1, images, labels)
+    assert same_state(larger[0], smaller[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ensemble2-0.pt", "ensemble2-1.pt"]
+
+
+def test_weight_decay_shrinks_matrices_and_a_penalty_replaces_it(tmp_path):
+    images, labels = small_data()
+    plain, decayed = (
+        train(make_seeded(), images, labels, dataclasses.replace(RECIPE, weight_decay=w))
+        for w in (0.0, 20.0)
+    )
+    sizes = [float(found.head.weight.detach().norm()) for found in (decayed, plain)]
+    assert sizes[0] < 0.9 * sizes[1]
+    trainer = Trainer(dataclasses.replace(RECIPE, weight_decay=20.0))
+    penalised = trainer.train(
+        make_seeded(), images, labels, name="p", penalty=lambda: torch.zeros(())
+    )
+    assert same_state(penalised, plain)
+
+
+def make_seeded() -> DigitsMLP:
+    with seeded("cpu", 0):
+        return make()

@@ -1,4 +1,4 @@
-"""The benchmark's images, in their publishers' own formats, verified before they are used.
+"""The benchmark's images and texts, in their publishers' own formats, verified before use.
 
 ====================  =======================================================================
 ``mnist``             MNIST: 60,000 train, 10,000 test, 28×28 grey
@@ -7,7 +7,12 @@
 ``fashion_mnist``     Fashion-MNIST: 60,000 train, 10,000 test, 28×28 grey
 ``cifar10``           CIFAR-10: 50,000 train, 10,000 test, 32×32 colour
 ``digits``            scikit-learn's digits, shipped with it: 1,198 train, 599 test, 8×8 grey
+``clinc150``          CLINC150: 15,000 train, 4,500 test sentences of 150 intents
 ====================  =======================================================================
+
+Out-of-distribution data (`load_unseen`): the test images of ``mnist``, ``kmnist`` and
+``fashion_mnist``; ``tiny_imagenet`` and ``svhn``, samples that are not downloaded but read from a
+folder; ``out_of_scope``, 1,000 sentences of CLINC150 with none of its intents.
 
 All files are verified by a hash of their content, with one exception: for Kuzushiji-MNIST's
 training labels only the hash of the archive is published. Of a copy on disk, length, IDX header
@@ -18,7 +23,7 @@ import itertools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -28,8 +33,10 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
+from torch.nn import functional
 
 from qipf.bench.downloads import Archive, DataFile, Publication, read
+from qipf.bench.text import Vocabulary
 from qipf.errors import QIPFInputError, unknown_name
 
 #: Mirrors, hashes of contents and archives, numbers of examples and class names, by dataset.
@@ -53,10 +60,28 @@ class Dataset:
     class_names: tuple[str, ...]
     note: str = ""
 
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """What a network is built for: channels and size."""
+        return self.train_images.shape[1], self.train_images.shape[2]
+
     def __repr__(self) -> str:
         shape = "×".join(map(str, self.train_images.shape[1:]))
         parts = f"{len(self.train_labels)} train, {len(self.test_labels)} test"
         return f"Dataset({self.name!r}: {parts}, {shape}, {len(self.class_names)} classes)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TextDataset(Dataset):
+    """Labelled sentences; in place of images their tokens, (N, length) int64."""
+
+    vocabulary: Vocabulary = field(default_factory=lambda: Vocabulary(()))
+    test_sentences: tuple[str, ...] = ()
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Number of word pieces, and tokens of a text."""
+        return len(self.vocabulary), self.vocabulary.length
 
 
 def idx_publication(
@@ -111,7 +136,17 @@ PUBLICATIONS: dict[str, Publication] = {
     for name, about in _ABOUT.items()
 }
 
-NAMES: tuple[str, ...] = (*PUBLICATIONS, "kmnist10k", "digits")
+NAMES: tuple[str, ...] = (*PUBLICATIONS, "kmnist10k", "digits", "clinc150")
+
+#: Datasets of texts.
+TEXTS = ("clinc150",)
+
+#: What each dataset's networks are shown as out-of-distribution inputs.
+UNSEEN: dict[str, tuple[str, ...]] = {
+    "cifar10": ("tiny_imagenet", "svhn", "mnist", "fashion_mnist"),
+    "mnist": ("kmnist", "fashion_mnist"),
+    "clinc150": ("out_of_scope",),
+}
 
 
 def load(name: str, root: str | os.PathLike[str] | None = None, download: bool = True) -> Dataset:
@@ -134,8 +169,84 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
         return _cifar10(folder, download)
     if name == "kmnist10k":
         return _kmnist10k(folder, download)
+    if name == "clinc150":
+        return _clinc150(folder)
     arrays = read(PUBLICATIONS[name], folder, download=download)
     return Dataset(name, *_idx_part(arrays, "train"), *_idx_part(arrays, "t10k"), CLASS_NAMES[name])
+
+
+def load_unseen(
+    name: str, known: Dataset, root: str | os.PathLike[str] | None = None, download: bool = True
+) -> Tensor:  # (n, …) shaped as the inputs of `known`
+    """Inputs of another distribution than `known`, for its networks.
+
+    Images get its channels (grey ones are repeated) and its size (bilinear); the sentences of
+    ``out_of_scope`` get its tokens.
+    """
+    choices = UNSEEN.get(known.name, ())
+    if name not in choices:
+        raise unknown_name(f"out-of-distribution set for {known.name}", name, choices)
+    folder = data_root(root)
+    if isinstance(known, TextDataset):
+        return known.vocabulary.encode(text for text, _ in _clinc150_part(folder, "oos_test"))
+    if name in PUBLICATIONS:
+        names = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+        images, _ = _idx_part(read(PUBLICATIONS[name], folder, names, download), "t10k")
+    else:
+        images = _sample(folder / name / "images.npy", name)
+    channels, size = known.dimensions
+    if images.shape[-1] != size:
+        wide = functional.interpolate(images.float(), size=(size, size), mode="bilinear")
+        images = wide.round().to(torch.uint8)
+    return images.expand(-1, channels, -1, -1).contiguous()
+
+
+def _sample(path: Path, name: str) -> Tensor:  # (n, 3, H, W) uint8
+    """Images of an ``.npy`` file, (n, H, W, 3) bytes."""
+    remedy = f"Put 32×32 images of {name} there, as bytes of shape (n, 32, 32, 3), with numpy.save."
+    try:
+        images = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise QIPFInputError(f"{name} lacks {path}. {remedy}") from error
+    except (ValueError, EOFError, OSError) as error:
+        raise QIPFInputError(f"{path} is not an array of images ({error}). {remedy}") from error
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
+        found = f"{images.dtype} of shape {images.shape}"
+        raise QIPFInputError(f"{path} holds {found}. {remedy}")
+    return torch.from_numpy(np.moveaxis(images, 3, 1).copy())
+
+
+def _clinc150(root: Path) -> Dataset:
+    train, test = (_clinc150_part(root, part) for part in ("train", "test"))
+    intents = tuple(sorted({intent for _, intent in train}))
+    places = {intent: place for place, intent in enumerate(intents)}
+    vocabulary = Vocabulary.of(text for text, _ in train)
+
+    def tensors(rows: list[tuple[str, str]]) -> tuple[Tensor, Tensor]:
+        labels = torch.tensor([places[intent] for _, intent in rows], dtype=torch.int64)
+        return vocabulary.encode(text for text, _ in rows), labels
+
+    sentences = tuple(text for text, _ in test)
+    return TextDataset(
+        "clinc150", *tensors(train), *tensors(test), intents, "", vocabulary, sentences
+    )
+
+
+def _clinc150_part(root: Path, part: str) -> list[tuple[str, str]]:
+    """Sentences and their intents: ``train``, ``val``, ``test``, or the same after ``oos_``."""
+    path = root / "clinc150" / "data_full.json"
+    remedy = f"Get it from https://github.com/clinc/oos-eval and put it into {path.parent}."
+    if not path.is_file():
+        raise QIPFInputError(f"clinc150 lacks data_full.json. {remedy}")
+    try:
+        return [
+            (str(text), str(intent)) for text, intent in json.loads(path.read_text("utf-8"))[part]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        flaw = f"{type(error).__name__}: {error}"
+        raise QIPFInputError(
+            f"{path} is not CLINC150's data_full.json ({flaw}). {remedy}"
+        ) from error
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:

@@ -31,9 +31,10 @@ class Batches:
         seed: int,
         augment: bool = False,
         device: torch.device | str = "cpu",
+        cutout: int = 0,
     ) -> None:
         count = len(labels)
-        self.seed, self.augment = seed, augment
+        self.seed, self.augment, self.cutout = seed, augment, cutout
         self.size = min(batch_size, count)
         # the examples beyond the last full batch are left out of this epoch
         self.steps = count // self.size
@@ -45,6 +46,7 @@ class Batches:
         self.order = torch.zeros(count, dtype=torch.int64, device=device)  # (n,)
         self.shift = torch.zeros((count, 2), dtype=torch.int64, device=device)  # (n, 2)
         self.flip = torch.zeros(count, dtype=torch.bool, device=device)  # (n,)
+        self.hole = torch.zeros((count, 2), device=device)  # (n, 2) middle, as share of the side
         self._offsets = torch.arange(self.size, device=device)
 
     def draw(self, epoch: int) -> None:
@@ -55,6 +57,8 @@ class Batches:
         if self.augment:
             self.shift.copy_(torch.randint(0, 2 * SHIFT + 1, (count, 2), generator=generator))
             self.flip.copy_(torch.rand(count, generator=generator) < 0.5)
+        if self.cutout:
+            self.hole.copy_(torch.rand((count, 2), generator=generator))
 
     def __call__(self, step: Tensor) -> tuple[Tensor, Tensor]:  # (B, …), (B,)
         """The batch at this step of the epoch, `step` of shape (1,)."""
@@ -65,7 +69,10 @@ class Batches:
             if self.augment
             else self.inputs[chosen]
         )
-        return unit_range(inputs), self.labels[chosen]
+        inputs = unit_range(inputs)
+        if self.cutout:
+            inputs = cut_out(inputs, self.hole[rows], self.cutout)
+        return inputs, self.labels[chosen]
 
 
 class BatchStack:
@@ -100,6 +107,22 @@ def shifted_and_flipped(
     across = torch.where(flip[..., None], width - 1 - across, across) + shift[..., 1:]  # (..., W)
     cut = padded[chosen[..., None, None], down[..., :, None], across[..., None, :]]
     return cut.movedim(-1, -3)
+
+
+def cut_out(
+    images: Tensor,  # (n, C, H, W) in [0, 1]
+    middle: Tensor,  # (n, 2) in [0, 1)
+    side: int,
+) -> Tensor:  # (n, C, H, W)
+    """Images with a grey square about `middle`, as far as it lies inside."""
+    inside = torch.ones(1, dtype=torch.bool, device=images.device)
+    for axis in (2, 3):
+        size = images.shape[axis]
+        start = (middle[:, axis - 2, None] * size).floor() - side // 2
+        line = torch.arange(size, device=images.device)
+        within = (line >= start) & (line < start + side)  # (n, size)
+        inside = inside & within[:, None, :, None].movedim(2, axis)
+    return images.masked_fill(inside, 0.5)
 
 
 #: Steps run before a CUDA graph is recorded, so that libraries and optimiser have set up.
@@ -164,6 +187,7 @@ class Steps:
         penalty: Callable[[], Tensor] | None = None,
         bfloat16: bool = False,
         networks: int = 1,  # in a stack
+        weight_decay: float = 0.0,  # of matrices and filters
     ) -> None:
         device = batches.labels.device
         self._networks = networks
@@ -177,7 +201,14 @@ class Steps:
         self._rates = rates.to(device)
         self._rate = self._rates[0].clone()
         self._bfloat16 = bfloat16 and device.type == "cuda"
-        self.adam = torch.optim.Adam(self._parameters, lr=self._rate, fused=True)
+        # biases and gains, one number for each channel, are not decayed
+        matrix = 3 if networks > 1 else 2
+        decays: dict[float, list[Tensor]] = {}
+        for parameter in self._parameters:
+            decay = weight_decay if parameter.ndim >= matrix else 0.0
+            decays.setdefault(decay, []).append(parameter)
+        groups = [{"params": own, "weight_decay": decay} for decay, own in decays.items()]
+        self.adam = torch.optim.AdamW(groups, lr=self._rate, fused=True)
 
     def __call__(self) -> None:
         """Train on one batch."""

@@ -1,14 +1,17 @@
 """The benchmark's networks, and how each is trained.
 
-All take float images in [0, 1], which their first layer maps to [-1, 1], and return logits.
+All but the transformer of texts take float images in [0, 1], which their first layer maps to
+[-1, 1]; all return logits.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from qipf.bench.methods.network import LayeredNetwork, seeded
+from qipf.bench.methods.network import Centre, LayeredNetwork, seeded
+from qipf.bench.modern_networks import ResNet18, TextTransformer, VisionTransformer
 from qipf.errors import QIPFInputError, unknown_name
 
 
@@ -17,6 +20,10 @@ class Recipe:
     """How a network is trained: Adam on cross-entropy, a one-cycle rate.
 
     `augment`: shift by up to 4 pixels and flip sideways, drawn anew each epoch.
+    `cutout`: side of a square that is blanked at a random place of each augmented image.
+    `weight_decay`: of matrices and filters, decoupled (AdamW).
+    `pool`: if positive, networks of the seeds 0 … pool - 1 are trained once for all of them, and
+    the ensemble of one seed consists of the networks of the others.
     `bfloat16`: on a GPU, multiply in bfloat16 (weights and their updates stay float32).
     `dropout_rate`: what MC-Dropout uses when this network is tested.
     """
@@ -27,6 +34,9 @@ class Recipe:
     augment: bool = False
     bfloat16: bool = False
     dropout_rate: float = 0.1
+    cutout: int = 0
+    weight_decay: float = 0.0
+    pool: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "learning_rate"):
@@ -36,14 +46,20 @@ class Recipe:
             raise QIPFInputError(
                 f"dropout_rate must lie strictly between 0 and 1; got {self.dropout_rate}."
             )
+        for name in ("cutout", "weight_decay", "pool"):
+            if getattr(self, name) < 0:
+                raise QIPFInputError(f"{name} must not be negative; got {getattr(self, name)}.")
+        if self.cutout and not self.augment:
+            raise QIPFInputError("cutout is part of the augmentation; set augment=True.")
 
+    def settings(self) -> dict[str, Any]:
+        """All that determines a training, for records; options that are off are left out.
 
-class Centre(nn.Module):
-    """From [0, 1] to [-1, 1]."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """2x - 1."""
-        return 2 * images - 1
+        >>> "cutout" in Recipe(epochs=1).settings()
+        False
+        """
+        off = [name for name in ("cutout", "weight_decay", "pool") if not getattr(self, name)]
+        return {name: value for name, value in asdict(self).items() if name not in off}
 
 
 class LeNet(LayeredNetwork):
@@ -126,7 +142,8 @@ class DigitsMLP(LayeredNetwork):
 
 
 #: Networks by the name they have in the benchmark's tables, as in ``mnist_lenet``: the class, made
-#: from channels, classes and size, and the default recipe.
+#: from channels, classes and size (of texts: word pieces, classes and length), and the default
+#: recipe.
 NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = {
     "lenet": (LeNet, Recipe(epochs=20)),
     "vgg3": (
@@ -141,6 +158,35 @@ NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = 
         ),
     ),
     "mlp": (DigitsMLP, Recipe(epochs=40, batch_size=64)),
+    "resnet18": (
+        ResNet18,
+        Recipe(
+            epochs=24,
+            batch_size=512,
+            learning_rate=3e-3,
+            augment=True,
+            bfloat16=True,
+            weight_decay=0.2,
+            pool=6,
+        ),
+    ),
+    "vit": (
+        VisionTransformer,
+        Recipe(
+            epochs=80,
+            batch_size=256,
+            learning_rate=1e-3,
+            augment=True,
+            bfloat16=True,
+            cutout=12,
+            weight_decay=0.1,
+            pool=6,
+        ),
+    ),
+    "transformer": (
+        TextTransformer,
+        Recipe(epochs=20, batch_size=128, learning_rate=2e-3, weight_decay=0.05, pool=6),
+    ),
 }
 
 

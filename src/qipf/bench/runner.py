@@ -102,7 +102,7 @@ def run(
 
     Parameters
     ----------
-    suite : ``"digits"``, ``"paper"``, ``"fashion"``, or a `Suite`.
+    suite : ``"digits"``, ``"paper"``, ``"fashion"``, ``"modern"``, ``"ood"``, or a `Suite`.
     out : the run's folder; the results that it holds are not computed again.
     device : ``"auto"`` takes a GPU if there is one; or any torch device.
     jobs : processes that share the work.
@@ -148,6 +148,10 @@ def _finish(setting: Setting, log: ResultLog, jobs: int) -> None:
     # all of them first: missing data is reported before hours of training
     needed = {setting.suite.network(task.network).dataset for task in left}
     loaded = {name: datasets.load(name, setting.data) for name in sorted(needed)}
+    for network, name in {(t.network, t.corruption) for t in left}:
+        if name in setting.suite.unseen:
+            known = loaded[setting.suite.network(network).dataset]
+            datasets.load_unseen(name, known, setting.data)
     with progress_bar(setting.suite.name, total=len(tasks), unit="task") as bar:
         bar.update(len(tasks) - len(left))
         with contextlib.closing(_results(setting, plan(left), jobs, loaded)) as results:

@@ -1,4 +1,4 @@
-"""One network of a suite: trained, its methods fitted and scored on corrupted test images.
+"""One network of a suite: trained, its methods fitted and scored on corrupted test inputs.
 
 The seconds of a method cover all that it does after the prediction of the deterministic network,
 for all test images of a level together. The scores of one sampler share its draws, and each counts
@@ -6,7 +6,6 @@ them in full, because either alone would need them. The forward pass of the dete
 is recorded apart (``network_seconds``).
 """
 
-import dataclasses
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from torch import Tensor
 
 import qipf
 from qipf.bench.corruptions import corrupt
-from qipf.bench.datasets import Dataset, load
+from qipf.bench.datasets import Dataset, TextDataset, load, load_unseen
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, Method
 from qipf.bench.methods.network import unit_range
 from qipf.bench.methods.sampling import Sampled
@@ -62,18 +61,20 @@ class NetworkBench:
     @cached_property
     def network(self) -> LayeredNetwork:
         """The deterministic network, trained now or read from its checkpoint."""
-        _, channels, size, _ = self.dataset.train_images.shape
-        classes = len(self.dataset.class_names)
-        seed = self.setting.suite.seed
-        network, _ = build(self.spec.network, channels, classes, size, seed)
         data = self.dataset
-        return self._trainer.train(network, data.train_images, data.train_labels, name="network")
+        return self._trainer.network(data.train_images, data.train_labels)
+
+    def _build(self, seed: int) -> LayeredNetwork:
+        """The untrained network of a seed."""
+        channels, size = self.dataset.dimensions
+        return build(self.spec.network, channels, len(self.dataset.class_names), size, seed)[0]
 
     @cached_property
     def _trainer(self) -> Trainer:
         suite = self.setting.suite
         folder = self.setting.out / "networks" / f"seed{suite.seed}" / self.spec.name
-        return Trainer(self.spec.full_recipe(), suite.seed, self._device, folder)
+        recipe = self.spec.full_recipe()
+        return Trainer(recipe, suite.seed, self._device, folder, self._build)
 
     def method(self, name: str) -> Method:
         """A method of the suite, fitted on the clean training data."""
@@ -86,24 +87,52 @@ class NetworkBench:
     def results(self, corruption: str, level: float, methods: Sequence[str]) -> Iterator[Record]:
         """The results of these methods at one level, one after the other."""
         fitted = [self.method(name) for name in methods]
-        images = self._images if corruption == CLEAN else corrupt(self._images, corruption, level)
-        batch, network_seconds = self._timed(lambda: Batch.of(self.network, images))
-        wrong = (batch.predicted.cpu() != self.dataset.test_labels).numpy()
+        inputs = self._inputs(corruption, level)
+        batch, network_seconds = self._timed(lambda: Batch.of(self.network, inputs))
+        unseen = corruption in self.setting.suite.unseen
+        wrong = np.ones(len(batch), bool)
+        if not unseen:
+            wrong = (batch.predicted.cpu() != self.dataset.test_labels).numpy()
         for method in fitted:
             task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
             uncertainty, seconds = self._scores(method, batch)
+            if unseen:
+                uncertainty, wrong = self._beside_known(method, uncertainty)
             try:
                 metrics = evaluate(uncertainty, wrong)
             except QIPFError as error:
                 raise QIPFError(f"{task}: {error}") from error
             if self.setting.keep_scores:
                 self.store(corruption).keep(task, uncertainty, wrong)
-            yield self._record(task, method, metrics, seconds, network_seconds)
+            yield self._record(task, method, metrics, len(batch), seconds, network_seconds)
 
     def store(self, corruption: str) -> ScoreStore:
         """Where this network's uncertainties under a corruption are kept."""
         seed = self.setting.suite.seed
         return ScoreStore(self.setting.out, self.spec.name, corruption, seed)
+
+    def _inputs(self, corruption: str, level: float) -> Tensor:
+        """The test inputs at one level, or those of an out-of-distribution set."""
+        if corruption == CLEAN:
+            return self._images
+        if corruption in self.setting.suite.unseen:
+            unseen = load_unseen(corruption, self.dataset, self.setting.data)
+            return unit_range(unseen.to(self._device))
+        if isinstance(self.dataset, TextDataset):
+            sentences = corrupt(self.dataset.test_sentences, corruption, level)
+            return self.dataset.vocabulary.encode(sentences).to(self._device)
+        return corrupt(self._images, corruption, level)
+
+    def _beside_known(self, method: Method, unseen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Uncertainties of the clean test inputs and of unseen ones, and which are unseen."""
+        clean = self._clean_batch
+        known = clean.memo(("scores", method.name), lambda: self._scores(method, clean)[0])
+        flags = np.arange(len(known) + len(unseen)) >= len(known)
+        return np.concatenate([known, unseen]), flags
+
+    @cached_property
+    def _clean_batch(self) -> Batch:
+        return Batch.of(self.network, self._images)
 
     @cached_property
     def _clean(self) -> CleanData:
@@ -141,10 +170,10 @@ class NetworkBench:
         task: Task,
         method: Method,
         metrics: dict[str, float],
+        count: int,
         seconds: float,
         network_seconds: float,
     ) -> Record:
-        count = len(self.dataset.test_labels)
         return {
             "suite": self.setting.suite.name,
             "network": task.network,
@@ -172,7 +201,7 @@ def parameters(suite: Suite, task: Task) -> dict[str, Any]:
     spec = suite.network(task.network)
     return {
         "network": spec.network,
-        "recipe": dataclasses.asdict(spec.full_recipe()),
+        "recipe": spec.full_recipe().settings(),
         "options": effective_options(suite.create(task.method)),
     }
 

@@ -1,7 +1,9 @@
 """Suites as data: which networks are tested under which corruptions, by which methods.
 
-Every (network, corruption, level, method) of a suite is a task of its own. The clean test images
-are one more corruption, ``none``, with the level 0.
+Every (network, corruption, level, method) of a suite is a task of its own. The clean test inputs
+are one more corruption, ``none``, with the level 0. An out-of-distribution set takes the place of a
+corruption too, with the level 0: its inputs are then the positives that a method is to find among
+all clean test inputs, whatever the network predicts.
 """
 
 import dataclasses
@@ -38,6 +40,9 @@ KNOWN = {
     "cifar10_vgg3": ("cifar10", "vgg3"),
     "fashion_lenet": ("fashion_mnist", "lenet"),
     "digits_mlp": ("digits", "mlp"),
+    "cifar10_resnet18": ("cifar10", "resnet18"),
+    "cifar10_vit": ("cifar10", "vit"),
+    "clinc_transformer": ("clinc150", "transformer"),
 }
 
 
@@ -60,6 +65,11 @@ class BenchNetwork:
             raise unknown_name("dataset", self.dataset, datasets.NAMES)
         if self.network not in NETWORKS:
             raise unknown_name("network", self.network, NETWORKS)
+        if (self.network == "transformer") != (self.dataset in datasets.TEXTS):
+            raise QIPFInputError(
+                f"{self.network} on {self.dataset}: a transformer reads texts "
+                f"({', '.join(datasets.TEXTS)}), all other networks read images."
+            )
         named = KNOWN.get(self.name, (self.dataset, self.network))
         if named != (self.dataset, self.network):
             raise QIPFInputError(
@@ -71,6 +81,11 @@ class BenchNetwork:
             if option not in known:
                 raise unknown_name("option of recipe", option, known)
         self.full_recipe()
+
+    @property
+    def kind(self) -> str:
+        """What it reads: ``"images"`` or ``"text"``."""
+        return "text" if self.dataset in datasets.TEXTS else "images"
 
     def full_recipe(self) -> Recipe:
         """The network's recipe with what is overridden here."""
@@ -90,13 +105,16 @@ class Suite:
     Parameters
     ----------
     networks : those that are tested.
-    corruptions : the levels of each; None for all that the corruption has.
+    corruptions : the levels of each; None for all that the corruption has. A network is tested
+        under those of what it reads, images or text.
     methods : names of `qipf.bench.methods`.
     options : what a method is given beyond its defaults, by name; a sampler's options, such as
         ``{"ensemble": {"networks": 5}}``, hold for all of its scores.
     seed : all training, sampling and choosing follows from it.
     clean : whether the clean images are tested too.
     optional : further networks, tested only when `narrowed` names them.
+    unseen : out-of-distribution sets (see `qipf.bench.datasets.UNSEEN`); a network is tested
+        against those that its dataset has.
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
@@ -113,6 +131,7 @@ class Suite:
     seed: int = 0
     clean: bool = True
     optional: tuple[BenchNetwork, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -130,6 +149,10 @@ class Suite:
             create(name, **given)
         _check_filled_once("networks", [network.name for network in self.networks])
         _check_filled_once("methods", self.methods)
+        for name in self.unseen:
+            known = sorted({each for sets in datasets.UNSEEN.values() for each in sets})
+            if name not in known:
+                raise unknown_name("out-of-distribution set", name, known)
         if not self.levels:
             raise QIPFInputError("corruptions must not be empty unless clean is true.")
 
@@ -140,7 +163,23 @@ class Suite:
             name: CORRUPTIONS[name].levels if given is None else tuple(map(float, given))
             for name, given in self.corruptions.items()
         }
-        return ({CLEAN: (CLEAN_LEVEL,)} if self.clean else {}) | corrupted
+        clean = {CLEAN: (CLEAN_LEVEL,)} if self.clean else {}
+        return clean | corrupted | dict.fromkeys(self.unseen, (CLEAN_LEVEL,))
+
+    def levels_of(self, network: BenchNetwork) -> dict[str, tuple[float, ...]]:
+        """The levels of what this network is tested under.
+
+        >>> list(find("ood").levels_of(BENCH_NETWORKS["mnist_lenet"]))
+        ['fashion_mnist', 'kmnist']
+        """
+        unseen = datasets.UNSEEN.get(network.dataset, ())
+        return {
+            name: levels
+            for name, levels in self.levels.items()
+            if name == CLEAN
+            or (name in CORRUPTIONS and CORRUPTIONS[name].kind == network.kind)
+            or name in unseen
+        }
 
     def network(self, name: str) -> BenchNetwork:
         """A network of this suite by its name."""
@@ -153,7 +192,7 @@ class Suite:
     def tasks(self) -> Iterator[Task]:
         """All tasks, in the order in which they are done."""
         for network in self.networks:
-            for corruption, levels in self.levels.items():
+            for corruption, levels in self.levels_of(network).items():
                 for level in levels:
                     for method in self.methods:
                         yield Task(network.name, corruption, level, method, self.seed)
@@ -185,9 +224,10 @@ class Suite:
         return replace(
             self,
             networks=networks,
-            corruptions={k: v for k, v in levels.items() if k != CLEAN and v},
+            corruptions={k: v for k, v in levels.items() if k in self.corruptions and v},
             methods=methods,
             clean=bool(levels.get(CLEAN)),
+            unseen=tuple(name for name in self.unseen if levels.get(name)),
         )
 
 
@@ -205,7 +245,10 @@ def check_levels(corruption: str, levels: Sequence[float] | None) -> None:
         return
     _check_filled_once(f"levels of {corruption}", levels)
     for level in levels:
-        corrupt(torch.zeros(1, 1, 2, 2), corruption, level)
+        if CORRUPTIONS[corruption].kind == "text":
+            corrupt(["words"], corruption, level)
+        else:
+            corrupt(torch.zeros(1, 1, 8, 8), corruption, level)
 
 
 def _check_filled_once(what: str, items: Sequence[object]) -> None:
@@ -254,6 +297,12 @@ def _level_name(text: str) -> str:
     return f"{level:g}" if math.isfinite(level) else text
 
 
+#: Networks that are tested under all corruptions of their kind.
+MODERN_NETWORKS = ("cifar10_resnet18", "cifar10_vit", "clinc_transformer")
+
+#: All methods but those that pass a hundred times through most of a network.
+MODERN_METHODS = tuple(name for name in METHODS if base_name(name) not in ("mc_dropout", "svi"))
+
 #: The suites that come with qipf.
 SUITES: dict[str, Suite] = {
     suite.name: suite
@@ -269,6 +318,25 @@ SUITES: dict[str, Suite] = {
             optional=(BENCH_NETWORKS["kmnist_lenet"],),
         ),
         Suite("fashion", (BENCH_NETWORKS["fashion_lenet"],)),
+        Suite(
+            "modern",
+            tuple(BENCH_NETWORKS[name] for name in MODERN_NETWORKS),
+            corruptions=dict.fromkeys((*PAPER_CORRUPTIONS, *CORRUPTIONS)),
+            methods=MODERN_METHODS,
+            options={"ensemble": {"networks": 5}},
+        ),
+        Suite(
+            "ood",
+            tuple(
+                BENCH_NETWORKS[name]
+                for name in ("mnist_lenet", "cifar10_lenet", "cifar10_vgg3", *MODERN_NETWORKS)
+            ),
+            corruptions={},
+            methods=MODERN_METHODS,
+            options={"ensemble": {"networks": 5}},
+            clean=False,
+            unseen=("tiny_imagenet", "svhn", "mnist", "fashion_mnist", "kmnist", "out_of_scope"),
+        ),
     )
 }
 

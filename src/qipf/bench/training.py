@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ def train(
     network.to(device)
     if recipe.bfloat16 and device.type == "cuda":
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    batches = Batches(images, labels, recipe.batch_size, seed, recipe.augment, device)
+    batches = _batches(images, labels, recipe, seed, device)
     _fit(network, batches, recipe, [seed], checkpoint, penalty)
     return network.eval()
 
@@ -138,9 +138,7 @@ def train_stacked(
         for path, network, seed in zip(finished, networks, seeds, strict=bool(finished))
     ]
     stack = Stack([network.to(device).train() for network in networks])
-    batches = BatchStack(
-        [Batches(images, labels, recipe.batch_size, s, recipe.augment, device) for s in seeds]
-    )
+    batches = BatchStack([_batches(images, labels, recipe, seed, device) for seed in seeds])
     _fit(stack, batches, replace(recipe, bfloat16=False), seeds, checkpoint, None)
     stack.unstack(networks)
     for network in networks:
@@ -151,12 +149,18 @@ def train_stacked(
         Path(checkpoint).unlink(missing_ok=True)
 
 
+def _batches(
+    images: Tensor, labels: Tensor, recipe: Recipe, seed: int, device: torch.device
+) -> Batches:
+    return Batches(images, labels, recipe.batch_size, seed, recipe.augment, device, recipe.cutout)
+
+
 def _settings(
     recipe: Recipe, seeds: list[int], network: nn.Module, labels: Tensor
 ) -> dict[str, Any]:
     """What a training's checkpoint must agree with, before the first step."""
     start = fingerprint([*network.state_dict().values(), labels])
-    return {**asdict(recipe), "seeds": seeds, "start": start}
+    return {**recipe.settings(), "seeds": seeds, "start": start}
 
 
 def _fit(
@@ -169,7 +173,9 @@ def _fit(
 ) -> None:
     device, labels = batches.labels.device, batches.labels
     rates = one_cycle(recipe.epochs * batches.steps, recipe.learning_rate)
-    steps = Steps(network, batches, rates, penalty, recipe.bfloat16, len(seeds))
+    steps = Steps(
+        network, batches, rates, penalty, recipe.bfloat16, len(seeds), recipe.weight_decay
+    )
     file = None
     if checkpoint is not None:
         file = Checkpoint(Path(checkpoint), _settings(recipe, seeds, network, labels))
@@ -198,13 +204,16 @@ def member_seed(seed: int, member: int) -> int:
 class Trainer:
     """Trains the networks that some methods need, by the recipe of the deterministic one.
 
-    `folder` holds a checkpoint of each, by name; a finished training is read from it.
+    `folder` holds a checkpoint of each, by name; a finished training is read from it. `build` makes
+    the network of a seed, for recipes with a `pool`; the folders of other seeds are then
+    ``seed3/NAME`` beside ``seed0/NAME``.
     """
 
     recipe: Recipe
     seed: int = 0
     device: torch.device | str = "cpu"
     folder: Path | None = None
+    build: Callable[[int], LayeredNetwork] | None = None
 
     def clean_data(self, network: LayeredNetwork, images: Tensor, labels: Tensor) -> CleanData:
         """The data that methods are fitted on, with this trainer."""
@@ -221,11 +230,14 @@ class Trainer:
         augment: bool | None = None,
         penalty: Callable[[], Tensor] | None = None,
     ) -> N:
-        """Train in place on cross-entropy plus `penalty`."""
+        """Train in place on cross-entropy plus `penalty`, which takes the place of weight decay."""
+        augment = self.recipe.augment if augment is None else augment
         recipe = replace(
             self.recipe,
             epochs=self.recipe.epochs if epochs is None else epochs,
-            augment=self.recipe.augment if augment is None else augment,
+            augment=augment,
+            cutout=self.recipe.cutout if augment else 0,
+            weight_decay=self.recipe.weight_decay if penalty is None else 0.0,
         )
         return train(
             network,
@@ -244,14 +256,17 @@ class Trainer:
         """Train `count` copies of a network, each from its own random initial weights.
 
         Member k uses the seed `member_seed(seed, k)`. On a GPU all are trained at once, except
-        under recipes in bfloat16, which a stack does not take.
+        under recipes in bfloat16, which a stack does not take. Under recipes with a `pool` they are
+        the networks of other seeds.
         """
+        if self.recipe.pool:
+            return self._pooled(count, inputs, labels)
         seeds = [member_seed(self.seed, k) for k in range(count)]
         members = []
         for seed in seeds:
             with seeded("cpu", seed):
                 members.append(fresh_copy(network))
-        names = [f"ensemble{count}-{k}" for k in range(count)]
+        names = [self._member_name(count, k) for k in range(count)]
         files = [] if self.folder is None else [self.folder / f"{name}.pt" for name in names]
         stacked = torch.device(self.device).type == "cuda" and not self.recipe.bfloat16
         if stacked and not (files and all(file.exists() for file in files)):
@@ -262,6 +277,30 @@ class Trainer:
             replace(self, seed=seed).train(member, inputs, labels, name=name)
             for seed, member, name in zip(seeds, members, names, strict=True)
         ]
+
+    def _member_name(self, count: int, member: int) -> str:
+        """The member of this number in a larger or smaller ensemble is the same network."""
+        known = [] if self.folder is None else sorted(self.folder.glob(f"ensemble*-{member}.pt"))
+        return known[0].stem if known else f"ensemble{count}-{member}"
+
+    def _pooled(self, count: int, inputs: Tensor, labels: Tensor) -> list[LayeredNetwork]:
+        others = [seed for seed in range(self.recipe.pool) if seed != self.seed][:count]
+        if self.build is None or len(others) < count:
+            raise QIPFInputError(
+                f"A pool of {self.recipe.pool} networks has no ensemble of {count} beside that of "
+                f"seed {self.seed}. Give the recipe a larger pool, or the ensemble fewer networks."
+            )
+        return [self.of_seed(seed).network(inputs, labels) for seed in others]
+
+    def of_seed(self, seed: int) -> "Trainer":
+        """The trainer of another seed, in the folder of that seed."""
+        folder = self.folder and self.folder.parent.parent / f"seed{seed}" / self.folder.name
+        return replace(self, seed=seed, folder=folder)
+
+    def network(self, inputs: Tensor, labels: Tensor) -> LayeredNetwork:
+        """The deterministic network of this seed, trained now or read from its checkpoint."""
+        assert self.build is not None  # the caller has checked
+        return self.train(self.build(self.seed), inputs, labels, name="network")
 
 
 def _check_examples(images: Tensor, labels: Tensor, recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ app = typer.Typer(help="Rerun the paper's comparison.", no_args_is_help=True)
 
 @app.command("run")
 def run(
-    suite: Annotated[str, Option(help="digits, paper or fashion.")] = "digits",
+    suite: Annotated[str, Option(help="digits, paper, fashion, modern or ood.")] = "digits",
     out: Annotated[Path | None, Option(help="Folder of the run. Default: runs/SUITE.")] = None,
     device: Annotated[str, Option(help="cpu, cuda, …, or auto: a GPU if there is one.")] = "auto",
     jobs: Annotated[int, Option(help="Number of processes.")] = 1,

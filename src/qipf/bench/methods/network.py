@@ -48,6 +48,14 @@ def seeded(device: torch.device | str, *entropy: int) -> Iterator[None]:
 ROWS = 2500
 
 
+class Centre(nn.Module):
+    """From [0, 1] to [-1, 1]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """2x - 1."""
+        return 2 * images - 1
+
+
 class LayeredNetwork(nn.Module):
     r"""A chain of layers, `body`, and the dense layer that ends it, `head`.
 
@@ -101,14 +109,15 @@ def fresh_copy(network: LayeredNetwork) -> LayeredNetwork:
 
 
 def unit_range(images: Tensor) -> Tensor:
-    """Bytes become floats in [0, 1]; floats stay as they are.
+    """Bytes become floats in [0, 1]; floats, and the int64 tokens of texts, stay as they are.
 
     >>> unit_range(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
     """
     if images.dtype == torch.uint8:
         return images.float() / 255
-    if not images.is_floating_point():
+    tokens = images.dtype == torch.int64 and images.ndim == 2
+    if not images.is_floating_point() and not tokens:
         raise QIPFInputError(
             f"images must be uint8 (0 to 255) or floating point (0 to 1); got {images.dtype}. "
             "Convert them with images.to(torch.uint8) or images.float()."

@@ -18,7 +18,7 @@ from qipf.report.charts import Axis
 from qipf.report.tables import select_methods
 
 #: By unit: the level at which the images stay unchanged, and the symbol in charts.
-UNITS = {"degrees": (0.0, "°"), "factor": (1.0, "×")}
+UNITS = {"degrees": (0.0, "°"), "factor": (1.0, "×"), "severity": (0.0, ""), "rate": (0.0, "")}
 
 
 def unit_of(corruption: str) -> str:

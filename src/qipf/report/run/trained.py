@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from qipf.bench.corruptions import corrupt
-from qipf.bench.datasets import Dataset, load
+from qipf.bench.datasets import Dataset, TextDataset, load
 from qipf.bench.methods import Batch
 from qipf.bench.methods.fields import Field
 from qipf.bench.methods.network import unit_range
@@ -37,6 +37,8 @@ class TrainedNetwork:
         self.has_field = "qipf" in suite.options
         folder = None if data is None else Path(data)
         self.dataset: Dataset = load(suite.networks[0].dataset, folder, download=False)
+        if isinstance(self.dataset, TextDataset):
+            raise QIPFInputError(f"{network} reads sentences; single predictions show images.")
         setting = Setting(suite, home, "cpu", folder, keep_scores=False)
         self._bench = NetworkBench(setting, network, self.dataset)
 

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qipf.bench import corruptions
-from qipf.bench.corruptions import CORRUPTIONS, brightness, corrupt, register, rotation, shear, zoom
+from qipf.bench.corruptions import CORRUPTIONS as ALL
+from qipf.bench.corruptions import corrupt, register, registry
+from qipf.bench.corruptions.geometric import brightness, rotation, shear, zoom
 from qipf.errors import QIPFInputError
 
+CORRUPTIONS = {name: ALL[name] for name in ("rotation", "shear", "zoom", "brightness")}
 IDENTITY = {"rotation": 0, "shear": 0, "zoom": 1, "brightness": 1}
 SIZES = [(8, 8), (7, 7), (6, 9), (5, 4), (1, 1)]
 
@@ -291,7 +293,7 @@ def test_invalid_images_are_errors(images: Tensor, message: str) -> None:
 
 @pytest.fixture
 def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corruptions, "CORRUPTIONS", dict(CORRUPTIONS))
+    monkeypatch.setattr(registry, "CORRUPTIONS", dict(CORRUPTIONS))
 
 
 @pytest.mark.usefixtures("own_registry")
@@ -302,7 +304,7 @@ def test_a_user_s_corruption_is_one_function() -> None:
         keep = torch.arange(images.shape[2]) // int(rows) % 2 == 0
         return images * keep[:, None]
 
-    entry = corruptions.CORRUPTIONS["stripes"]
+    entry = registry.CORRUPTIONS["stripes"]
     assert (entry.name, entry.levels, entry.unit) == ("stripes", (1.0, 2.0), "rows")
     assert entry.apply is stripes
     assert stripes.__doc__ == "Blank every other band of rows."
@@ -321,7 +323,7 @@ def test_a_user_s_corruption_is_one_function() -> None:
     ids=["shape", "dtype", "range"],
 )
 def test_the_result_of_a_user_s_corruption_is_checked(
-    function: corruptions.Apply, message: str
+    function: registry.Apply, message: str
 ) -> None:
     own = register("own", [1], "times")(function)
     with pytest.raises(QIPFInputError, match=re.escape(message)):
