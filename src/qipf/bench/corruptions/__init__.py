@@ -12,16 +12,27 @@ other_words
 ==========================================  ====================================================
 
 None is one of the perturbations that `LayeredQIPF` is tuned on. Some are related: `brightness` is
-its `fade` plus a constant, `fog` fades too, `impulse_noise` replaces pixels as its `drop` does, and
-`zoom_blur` and `motion_blur` lose detail as its `blur` does. `UNRELATED` names those that share
-nothing with it.
+its `fade` plus a constant, `fog` fades too, `impulse_noise` replaces pixels as its `drop` does,
+`zoom_blur` and `motion_blur` lose detail as its `blur` does, and words are dropped, swapped and
+exchanged as its tokens are. `UNRELATED` names those that share nothing with it.
 """
 
 from qipf.bench.corruptions import geometric, photographic, sentences, weather
 from qipf.bench.corruptions.registry import CORRUPTIONS, Corruption, corrupt, register
 
 #: Corruptions that share nothing with the perturbations of `qipf.layered.perturbations`.
-UNRELATED = ("rotation", "shear", "zoom", "jpeg", "hue", "saturation", "posterise", "frost", "snow")
+UNRELATED = (
+    "rotation",
+    "shear",
+    "zoom",
+    "jpeg",
+    "hue",
+    "saturation",
+    "posterise",
+    "frost",
+    "snow",
+    "typing",
+)
 
 __all__ = [
     "CORRUPTIONS",
