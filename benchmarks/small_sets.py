@@ -193,8 +193,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
         )
     lines += [
         "",
-        "ROC-AUC of QIPF / of the entropy; *e*: QIPF is the entropy in every split; *w*: it is lower "
-        "by more than 0.05 in a split, with a warning.",
+        "ROC-AUC of QIPF / of the entropy; *e*: QIPF is the entropy in every split; *w*: it is "
+        "lower by more than 0.05 in a split, with a warning.",
         "",
         f"| set | classes | {' | '.join(MODELS)} |",
         f"| --- | --- |{' --- |' * len(MODELS)}",
