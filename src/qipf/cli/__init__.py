@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from qipf import QIPFError, QIPFWarning, __version__
-from qipf.cli import bench, figure
+from qipf.cli import bench, features, figure
 from qipf.cli.calibrate import calibrate
 from qipf.cli.export import export, show
 from qipf.cli.fit import fit
@@ -36,6 +36,7 @@ app.command("monitor")(monitor)
 app.command("report")(report)
 app.command("show")(show)
 app.command("export")(export)
+app.add_typer(features.app, name="features")
 app.add_typer(bench.app, name="bench")
 app.add_typer(figure.app, name="figure")
 

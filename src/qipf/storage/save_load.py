@@ -114,8 +114,8 @@ def load_field_and_layer(
         )
     if isinstance(found, FeatureQIPF):
         raise QIPFInputError(
-            f"{path} holds a FeatureQIPF, which scores features beside logits. In Python: model = "
-            f"qipf.load({str(path)!r}), then model.uncertainty(features, logits)."
+            f"{path} holds a FeatureQIPF, which scores features beside logits. Use qipf features "
+            f"score, or in Python qipf.load({str(path)!r}).uncertainty(features, logits)."
         )
     if isinstance(found, AcceptRule):
         raise QIPFFileError(f"{path} holds {KINDS['rule']}, not a model.")
