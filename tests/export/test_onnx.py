@@ -100,6 +100,7 @@ def test_what_the_file_tells_of_itself(digits, digits_file):
         "qipf.version": qipf.__version__,
         "qipf.orders": "1,2,3,4",
         "qipf.softening": "0.0",
+        "qipf.normalization": "standard",
         "qipf.bandwidth": repr(model.field.bandwidth_),
         "qipf.centers": "1198",
         "qipf.dimension": "10",
