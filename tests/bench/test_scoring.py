@@ -1,4 +1,5 @@
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,6 +129,17 @@ def test_unseen_inputs_are_the_positives_among_all_known_ones(tmp_path, monkeypa
     kept = bench.store("svhn").read()[0.0]
     assert kept["entropy"].shape == (639,)
     assert kept["wrong"].tolist() == [False] * 599 + [True] * 40
+
+
+def test_a_suite_may_take_the_first_test_inputs_only(tmp_path):
+    suite = replace(TINY, most=50)
+    bench = NetworkBench(Setting(suite, tmp_path, "cpu"), "tiny_mlp")
+    (record,) = bench.results("none", 0.0, ("entropy",))
+    assert record["test_images"] == 50
+    assert record["parameters"]["most"] == 50
+    predicted = Batch.of(bench.network, bench.dataset.test_images[:50]).predicted
+    right = (predicted == bench.dataset.test_labels[:50]).double().mean()
+    assert record["accuracy"] == pytest.approx(float(right))
 
 
 def test_sentences_are_corrupted_before_they_are_tokens(tmp_path):

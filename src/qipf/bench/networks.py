@@ -161,7 +161,7 @@ NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = 
     "resnet18": (
         ResNet18,
         Recipe(
-            epochs=24,
+            epochs=20,
             batch_size=512,
             learning_rate=3e-3,
             augment=True,
@@ -173,7 +173,7 @@ NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = 
     "vit": (
         VisionTransformer,
         Recipe(
-            epochs=80,
+            epochs=60,
             batch_size=256,
             learning_rate=1e-3,
             augment=True,

@@ -115,6 +115,8 @@ class Suite:
     optional : further networks, tested only when `narrowed` names them.
     unseen : out-of-distribution sets (see `qipf.bench.datasets.UNSEEN`); a network is tested
         against those that its dataset has.
+    most : number of test inputs, the first of them, and of inputs of an out-of-distribution set;
+        None for all.
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
@@ -132,10 +134,13 @@ class Suite:
     clean: bool = True
     optional: tuple[BenchNetwork, ...] = ()
     unseen: tuple[str, ...] = ()
+    most: int | None = None
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise QIPFInputError(f"seed must not be negative; got {self.seed}.")
+        if self.most is not None and self.most < 1:
+            raise QIPFInputError(f"most must be at least 1, or None; got {self.most}.")
         for name, levels in self.corruptions.items():
             check_levels(name, levels)
         for method in self.methods:
@@ -324,6 +329,7 @@ SUITES: dict[str, Suite] = {
             corruptions=dict.fromkeys((*PAPER_CORRUPTIONS, *CORRUPTIONS)),
             methods=MODERN_METHODS,
             options={"ensemble": {"networks": 5}},
+            most=5000,
         ),
         Suite(
             "ood",
@@ -336,6 +342,7 @@ SUITES: dict[str, Suite] = {
             options={"ensemble": {"networks": 5}},
             clean=False,
             unseen=("tiny_imagenet", "svhn", "mnist", "fashion_mnist", "kmnist", "out_of_scope"),
+            most=5000,
         ),
     )
 }
