@@ -148,6 +148,9 @@ UNSEEN: dict[str, tuple[str, ...]] = {
     "clinc150": ("out_of_scope",),
 }
 
+#: All of them.
+UNSEEN_SETS: tuple[str, ...] = tuple(sorted({name for sets in UNSEEN.values() for name in sets}))
+
 
 def load(name: str, root: str | os.PathLike[str] | None = None, download: bool = True) -> Dataset:
     """A dataset by name, from files under `root`; every file is verified on every load.

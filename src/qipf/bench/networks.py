@@ -185,7 +185,7 @@ NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = 
     ),
     "transformer": (
         TextTransformer,
-        Recipe(epochs=20, batch_size=128, learning_rate=2e-3, weight_decay=0.05, pool=6),
+        Recipe(epochs=12, batch_size=128, learning_rate=2e-3, weight_decay=0.05, pool=6),
     ),
 }
 

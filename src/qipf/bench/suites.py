@@ -155,9 +155,8 @@ class Suite:
         _check_filled_once("networks", [network.name for network in self.networks])
         _check_filled_once("methods", self.methods)
         for name in self.unseen:
-            known = sorted({each for sets in datasets.UNSEEN.values() for each in sets})
-            if name not in known:
-                raise unknown_name("out-of-distribution set", name, known)
+            if name not in datasets.UNSEEN_SETS:
+                raise unknown_name("out-of-distribution set", name, datasets.UNSEEN_SETS)
         if not self.levels:
             raise QIPFInputError("corruptions must not be empty unless clean is true.")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev, stdev
 
+from qipf.bench.datasets import UNSEEN_SETS
 from qipf.bench.methods import METHODS
 from qipf.bench.results import NEAREST, Record, reported, reported_accuracy
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
@@ -292,6 +293,7 @@ def _notes(
         datasets={record["dataset"]: record.get("dataset_note") for record in records},
         nearest={name: NEAREST[name] for name in _names("network", records) if name in NEAREST},
         rows=tables[0].rows if tables else (),
+        unseen=[name for name in _names("corruption", records) if name in UNSEEN_SETS],
         marks={row.mark(method) for table in tables for row in table.rows for method in row.ours},
         hidden=len({record["method"] for record in records} - set(shown)),
     )

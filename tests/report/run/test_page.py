@@ -113,3 +113,21 @@ def test_the_report_is_written_and_refusals_leave_nothing(tiny_run, tmp_path):
     with pytest.raises(QIPFError, match="There are no results in"):
         write_run_report(tmp_path, tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_out_of_distribution_sets_have_tables_and_a_note_but_no_curves(tmp_path, tiny_run):
+    kept = {r["network"]: [] for r in read_results(tiny_run)}
+    records = [
+        {**r, "corruption": "svhn", "level": 0.0, "suite": "ood"}
+        for r in read_results(tiny_run)
+        if (r["corruption"], r["level"]) == ("zoom", 2.0)
+    ]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    run = Run(tmp_path)
+    assert {name: run.corruptions(name) for name in run.networks} == kept
+    note = "svhn: out-of-distribution inputs, to be told from the clean test inputs, whatever is"
+    assert any(note in line for line in summarise(records).notes)
+    text = plain(run_page(run))
+    assert note in text
+    assert len(summarise(records, ["fpr95"], "all").tables[0].contests.rows) == 2

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.bench.corruptions import CORRUPTIONS
+from qipf.bench.datasets import UNSEEN_SETS
 from qipf.bench.results import WRONG, Record, ScoreStore, Task, read_results, task_of
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFInputError, unknown_name
@@ -138,9 +139,9 @@ class Run:
         return self._folders.get((network, seed), self.folder)
 
     def corruptions(self, network: str) -> list[str]:
-        """Corruptions of a network, without the clean images."""
+        """Corruptions of a network, without the clean images and out-of-distribution sets."""
         own = [r["corruption"] for r in self.records if r["network"] == network]
-        return [name for name in dict.fromkeys(own) if name != CLEAN]
+        return [name for name in dict.fromkeys(own) if name not in (CLEAN, *UNSEEN_SETS)]
 
     def levels(self, network: str, corruption: str) -> list[float]:
         """Measured levels of a corruption, ascending."""
