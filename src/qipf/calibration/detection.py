@@ -75,10 +75,19 @@ def entropy_of(logits: Tensor, probabilities: bool | None = None) -> Tensor:  # 
     return -(log_p.exp() * log_p).nan_to_num(0.0).sum(1)
 
 
-def warn_of_labels(wrong: Any, classes: int) -> None:  # (n,) booleans
-    """Warn if so many predictions are wrong that the labels may belong to other rows."""
-    correct = 1.0 - float(wrong.mean()) if len(wrong) else 1.0
-    if correct < min(0.5, 1.5 / classes):
+def warn_of_labels(wrong: Tensor, logits: Tensor) -> None:  # (n,) booleans, (n, d)
+    """Warn if so many predictions are wrong that the labels may belong to other rows.
+
+    Agreement is compared with that of shuffled labels, for classes as frequent as they are
+    predicted: of what lies above it, a tenth at least must be there (as in Cohen's kappa).
+    """
+    if not len(wrong):
+        return
+    correct = 1.0 - float(wrong.double().mean())
+    shares = class_logits(logits).argmax(1).bincount().double() / len(logits)
+    # a class that is nearly always predicted leaves no room above chance
+    chance = min(float(shares.square().sum()), 0.9)
+    if correct < chance + 0.1 * (1 - chance):
         warn(
             f"Only {correct:.0%} of the predictions agree with the labels, which is hardly more "
             "than chance. Check that labels and logits are of the same rows in the same order, and "

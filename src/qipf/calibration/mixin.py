@@ -97,7 +97,7 @@ class CalibrationMixin:
         self.calibration_ = Calibration(uncertainty, wrong, self.score_origin())
         self.detection_ = None if wrong is None else error_detection(uncertainty, wrong, logits)
         if wrong is not None and logits is not None:
-            warn_of_labels(wrong.double(), logits.shape[1])
+            warn_of_labels(wrong, logits)
             warn_if_worse(self.detection_)
         self.rule_ = None  # it was made from another calibration set
 

@@ -190,7 +190,7 @@ def _set_detection(
     assert nearness is not None  # the caller checked it
     wrong = np.isposinf(nearness[-len(held_out) :])
     if rows.are_logits:
-        warn_of_labels(wrong, rows.sample.shape[1])
+        warn_of_labels(torch.from_numpy(wrong), held_out)
     wanted, logits = choice.wanted, held_out if rows.are_logits else None
     found = error_detection(choice.uncertainty, wrong if wanted is None else wanted, logits)
     if found is not None:

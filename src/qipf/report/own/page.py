@@ -18,12 +18,13 @@ from qipf.report.charts import (
     histogram_chart,
     risk_coverage_chart,
 )
-from qipf.report.own.study import FLAGGED, METHODS, Study, require_width, study
+from qipf.report.own.study import DEFAULT_RISK, FLAGGED, METHODS, Study, require_width, study
 from qipf.report.page import Section, checked_page, page_html, render, write_page
 from qipf.report.style import RIGHT, WRONG
 from qipf.report.tables import TITLES
 from qipf.scoring.fitting import fit_table, labels_for, read_held_out
 from qipf.storage.save_load import load_field
+from qipf.validation.scores import checked_share
 
 #: Rows of the table of the most uncertain predictions.
 MOST_UNCERTAIN = 25
@@ -67,6 +68,8 @@ def write_own_report(
     }  # fmt: skip
     words = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
     output = checked_page(output)
+    if target is not None:  # before the fit
+        checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
     rows = read_table(test, columns, AUTO if labels is None else labels)
     if model is None:
         assert train is not None
