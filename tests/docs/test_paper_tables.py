@@ -1,6 +1,9 @@
 """The script that writes results/paper: counts and means against plain sums over the records."""
 
+import gzip
 import importlib.util
+import json
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -75,3 +78,29 @@ def test_a_page_is_filled_between_its_marks(script):
         "a\n<!-- wins -->\n\n| x |\n\n<!-- end -->\nb\n<!-- other -->\nkept\n<!-- end -->\n"
     )
     assert script.filled(once, {"wins": "| x |\n"}) == once
+
+
+@pytest.mark.slow
+def test_the_published_page_holds_the_published_results():
+    """Means and clean accuracies of results/paper/README.md from the records, by plain sums."""
+    folder = HOME / "results" / "paper"
+    page = (folder / "README.md").read_text("utf-8")
+    with gzip.open(folder / "results.jsonl.gz", "rt") as lines:
+        found = [json.loads(text) for text in lines]
+    assert f"{len(found):,} results" in page
+    cells = {}
+    for r in found:
+        if r["corruption"] != "none":
+            key = (r["network"], r["corruption"])
+            cells.setdefault(r["method"], {}).setdefault(key, []).append(r["roc_auc"])
+    printed = dict(re.findall(r"^\| (\w+) \| \d+ \| (0\.\d{3}) \|", page, re.MULTILINE))
+    assert set(printed) == set(cells)
+    for method, areas in cells.items():
+        assert len(areas) == 16
+        assert float(printed[method]) == pytest.approx(
+            fmean(map(fmean, areas.values())), abs=5.1e-4
+        )
+    for r in found:
+        if (r["corruption"], r["method"], r["seed"]) == ("none", "qipf", 0):
+            count, accuracy = r["test_images"], r["accuracy"]
+            assert f"| {r['network']} | {count:,} | {accuracy:.1%} |" in page

@@ -5,6 +5,7 @@ The logits are projected on the first principal axis of the field's centres,
 drawn is a one-dimensional `QIPF` with Silverman's bandwidth over the projected centres.
 """
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
+from qipf.errors import QIPFScoreWarning
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import checked_output
 from qipf.report.figures.drawing import DPI, KINDS, draw_bars, drawing, graded
@@ -53,7 +55,10 @@ def projected_field(
     orders = tuple(trained.field.orders)
     line = QIPF(
         orders=orders, bandwidth="silverman", softening=SOFTENING, normalization=normalization
-    ).fit(centers)
+    )
+    with warnings.catch_warnings():  # of logits of two classes; these are places on an axis
+        warnings.simplefilter("ignore", QIPFScoreWarning)
+        line.fit(centers)
     predictions = trained.predict(corruption, level)
     tested = projection.transform(predictions.logits.double().numpy())[:, 0]
     wrong = predictions.predicted.numpy() != trained.labels
