@@ -304,3 +304,15 @@ def test_a_stream_is_fitted_to_all_its_rows(rows):
     )
     assert after < before / 2
     assert stream.count == 2500
+
+
+@pytest.mark.parametrize("dimension", [16, 17])
+def test_only_short_rows_are_fitted(dimension, monkeypatch):
+    monkeypatch.setattr(coreset_fit, "STEPS", 1)
+    rows = torch.randn(300, dimension, generator=torch.Generator().manual_seed(0))
+    whole = Coreset.of_rows(rows)
+    small = Coreset(rows[:10], torch.full((10,), 30.0).double(), spread=0.8)
+    reached = []
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, target: reached.append(1) or start)
+    fit_coreset(small, whole, 2.0, np.random.RandomState(0), torch.device("cpu"))
+    assert reached == ([1] if dimension == 16 else [])

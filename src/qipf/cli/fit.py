@@ -36,7 +36,7 @@ def fit(
         str,
         Option(
             help="How to reduce more rows to the centres: coreset, random (as in the paper), or "
-            "auto: coreset for up to 16 logits per row."
+            "auto: coreset for up to 64 logits per row."
         ),
     ] = "auto",
     orders: Annotated[

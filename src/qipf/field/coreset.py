@@ -45,7 +45,8 @@ def coreset(
     points : (n, d); if there are at most `size`, they are the centres themselves.
     size : largest number of centres.
     weights : (n,) number of rows that each point stands for; 1 by default.
-    bandwidth : kernel width to fit the centres to; None returns the k-means centres.
+    bandwidth : kernel width to fit the centres to; None, or points of more than 16 numbers, return
+        the k-means centres.
     random_state : seed of the initial centres and of the fit.
 
     >>> rows = np.array([[0.0], [0.2], [9.0], [9.2]])

@@ -70,7 +70,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     reduction : how more training predictions than that are reduced. ``"coreset"`` condenses them
         into weighted centres (`qipf.field.coreset`); ``"random"`` keeps a random sample, as the
         paper does, which is faster and less exact; ``"auto"`` is ``"coreset"`` for rows of up to
-        16 numbers and ``"random"`` for longer ones.
+        64 numbers and ``"random"`` for longer ones.
     softening : ε ≥ 0 smooths the poles of the modes; 0 gives the exact modes. Softened modes
         flatten far from all predictions, where exact modes of odd order keep growing.
     normalization : constant of the kernel, on which the modes of order 2 and higher depend.
