@@ -94,16 +94,3 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, capsys, files, ar
     before = sorted(files.rglob("*"))
     assert message in error_line(monkeypatch, capsys, "report", *arguments.split())
     assert sorted(files.rglob("*")) == before
-
-
-@pytest.mark.slow
-def test_probabilities_are_warned_of(monkeypatch, capsys, files):
-    with np.load("train.npz") as train:
-        shares = np.exp(train["logits"]) / np.exp(train["logits"]).sum(1, keepdims=True)
-    np.savez("shares.npz", logits=shares)
-    code, out, err = run(
-        monkeypatch, capsys, "report", "--train", "shares.npz", "--test", "test.npz"
-    )
-    assert (code, out) == (0, "wrote report.html\n")
-    assert err.startswith("qipf: warning: shares.npz seems to hold probabilities")
-    assert err.count("\n") == 1

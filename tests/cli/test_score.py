@@ -122,21 +122,18 @@ def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):
 
 
 @pytest.mark.slow
-def test_probabilities_are_warned_of_but_not_converted(monkeypatch, capsys, files):
-    shares = np.exp(TRAIN) / np.exp(TRAIN).sum(1, keepdims=True)
-    for name, rows in (("shares", shares), ("logs", np.log(shares))):
-        write_csv(files / f"{name}.csv", rows.astype(float).round(5))
-    code, _, err = run(monkeypatch, capsys, "fit", "shares.csv", "-o", "mine.qipf")
-    assert code == 0
-    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
-    assert err.count("\n") == 1
-    expected = qipf.QIPF().fit(shares.astype(float).round(5))
-    assert qipf.load("mine.qipf").bandwidth_ == expected.bandwidth_
-    code, _, err = run(monkeypatch, capsys, "score", "field.qipf", "shares.csv", "-o", "s.csv")
-    assert code == 0
-    assert err.startswith("qipf: warning: shares.csv seems to hold probabilities: ")
-    for words in ("fit logs.csv -o logs.qipf", "score logs.qipf logs.csv -o s.csv"):
-        assert run(monkeypatch, capsys, *words.split())[2] == ""
+def test_probabilities_are_recognised_and_not_converted(monkeypatch, capsys, files):
+    shares = (np.exp(TRAIN) / np.exp(TRAIN).sum(1, keepdims=True)).astype(float).round(5)
+    write_csv(files / "shares.csv", shares)
+    for words in (
+        "fit shares.csv -o mine.qipf --bandwidth silverman",
+        "score mine.qipf shares.csv -o s.csv",
+    ):
+        code, _, err = run(monkeypatch, capsys, *words.split())
+        assert (code, err) == (0, "")
+    fitted = qipf.load("mine.qipf")
+    assert fitted.probabilities_
+    assert fitted.bandwidth_ == qipf.QIPF(bandwidth="silverman").fit(shares).bandwidth_
 
 
 @pytest.mark.slow

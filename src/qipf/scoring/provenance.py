@@ -15,7 +15,7 @@ from typing import Any
 
 from qipf._version import __version__
 from qipf.calibration.state import rule_values
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits.parquet_files import parquet_file
 from qipf.scoring.table import Scored
@@ -111,5 +111,5 @@ def read_provenance(path: Path) -> tuple[Provenance, Scored] | None:
         types = [type(value) for value in asdict(scored).values()]
         valid = types == [int, float, float, float, int] and scored.rows == rows
         return (Provenance(**entry["origin"]), scored) if valid else None
-    except (QIPFInputError, KeyError, TypeError, ValueError):
+    except (QIPFError, KeyError, TypeError, ValueError):
         return None

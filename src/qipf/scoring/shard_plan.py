@@ -11,7 +11,7 @@ from typing import Any
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits.columns import logit_columns
-from qipf.io.logits.parquet_files import parquet_file, require_numeric
+from qipf.io.logits.parquet_files import require_numeric, schema_and_rows
 from qipf.progress import progress, progress_bar
 from qipf.scoring.provenance import Provenance, file_digest, provenance_of, read_provenance
 from qipf.scoring.results import require_new_names, result_names
@@ -52,10 +52,7 @@ def find_shards(
         raise QIPFInputError(f"There are no .parquet files in {folder}{hint}.")
     shards: list[Shard] = []
     for source in progress(sources, "looking at shards"):
-        with parquet_file(source) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-        if len(set(schema.names)) != len(schema.names):
-            raise QIPFInputError(f"{source} has columns of the same name. Rename them.")
+        schema, rows = schema_and_rows(source)
         target = output / source.relative_to(folder)
         if shards:
             _require_same(source, schema, shards[0])
@@ -155,8 +152,8 @@ def _parquet_files(folder: Path) -> list[Path]:
             name for name in names if name[0] not in "._" and name.lower().endswith(".parquet")
         ]
         found += [Path(place, name) for name in names]
-    # a broken link stays, and raises when it is opened: its rows would be missing
-    return sorted(path for path in found if path.is_file() or not path.exists())
+    # broken links and pipes stay, and raise when they are opened: their rows would be missing
+    return sorted(found)
 
 
 def _require_same(source: Path, schema: Any, first: Shard) -> None:

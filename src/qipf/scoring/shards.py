@@ -19,7 +19,6 @@ from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import draft_file, locked_folder, publish
 from qipf.io.logits.parquet_files import batch_block, parquet_file, pyarrow, read_batches
-from qipf.io.logits.table import warn_of_probabilities
 from qipf.progress import progress_bar
 from qipf.scoring.provenance import as_metadata, unchanged
 from qipf.scoring.results import RESULTS, steady_results
@@ -99,7 +98,6 @@ def score_shards(
         done = finished_shards(shards, output, overwrite)
         kept = len(done)
         remove_drafts(shards)
-        _warn_of_probabilities(shards)
         left = [shard for shard in shards if shard not in done]
         with progress_bar("scoring", sum(shard.rows for shard in shards), unit="row") as bar:
             bar.update(sum(scored.rows for scored in done.values()))
@@ -165,12 +163,3 @@ def _publish(shard: Shard, draft: Draft) -> Scored:
         )
     publish(draft.path, shard.target)
     return draft.scored
-
-
-def _warn_of_probabilities(shards: Sequence[Shard]) -> None:
-    """Warn once for all shards, by the first rows there are."""
-    shard = next((shard for shard in shards if shard.rows), None)
-    if shard is not None:
-        with closing(read_batches(shard.source)) as batches:
-            block = batch_block(shard.source, next(batches), shard.columns, 0)
-        warn_of_probabilities(str(shard.source), block.logits)

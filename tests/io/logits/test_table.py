@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from qipf import QIPFInputError
 from qipf.io.logits.reading import read_table
-from qipf.io.logits.table import (
-    FileType,
-    as_floats,
-    detect_binary,
-    is_number,
-    look_like_probabilities,
-    parse_number,
-)
+from qipf.io.logits.table import FileType, as_floats, detect_binary, is_number, parse_number
 from qipf.monitor.lines import LineSource
 from qipf.monitor.parsing import LineParser
 
@@ -56,13 +49,6 @@ def test_small_floats_become_float32_and_other_numbers_float64():
         assert as_floats(np.zeros((1, 2), kind)).dtype == np.float32
     for kind in (np.float64, np.int64, np.uint8):
         assert as_floats(np.zeros((1, 2), kind)).dtype == np.float64
-
-
-def test_probabilities_are_recognised():
-    rows = np.array([[0.9, 0.1], [0.25, 0.75]])
-    assert look_like_probabilities(rows)
-    for other in (np.log(rows), rows[:, :1], rows[:0], 2 * rows):
-        assert not look_like_probabilities(other)
 
 
 @pytest.mark.parametrize(

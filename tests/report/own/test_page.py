@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qipf import QIPF, AcceptRule, QIPFInputError
+from qipf import QIPF, AcceptRule, QIPFFileError
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.report.own.page import own_page, write_own_report
@@ -188,7 +188,7 @@ def test_files_are_read_and_the_page_is_whole(tmp_path):
     page = (tmp_path / "mine.html").read_text()
     assert "&lt;test&gt;.npz" in page
     assert "<test>" not in page
-    with pytest.raises(QIPFInputError, match=r"There is no file .*no\.npz"):
+    with pytest.raises(QIPFFileError, match=r"There is no file .*no\.npz"):
         write_own_report(tmp_path / "no.npz", tmp_path / "<test>.npz", tmp_path / "other.html")
     assert not (tmp_path / "other.html").exists()
 

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -45,10 +46,11 @@ def logit_columns(
     >>> logit_columns("a.csv", ["0", "1", "label"], None)
     ['0', '1']
     """
-    chosen: list[str] = []
+    chosen: dict[str, None] = {}  # in order; a list would take quadratic time
+    names = set(present)
     for pattern in (wanted or LOGITS).split(","):
         pattern = pattern.strip()
-        if pattern in present:
+        if pattern in names:
             found = [pattern]
         else:
             found = _by_number([name for name in present if fnmatchcase(name, pattern)])
@@ -61,11 +63,15 @@ def logit_columns(
                 f"{path} has no column {pattern!r}.{hint} It has: {listed(present)}. Select the "
                 "logits with --columns, names or patterns separated by commas."
             )
-        chosen += [name for name in found if name not in chosen]
-    repeated = next((name for name in chosen if list(present).count(name) > 1), None)
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def require_different(path: str, names: Sequence[str]) -> None:
+    """Raise if two columns have the same name: one of them would be lost."""
+    repeated = next((name for name, count in Counter(names).items() if count > 1), None)
     if repeated is not None:
         raise QIPFInputError(f"{path} has more than one column {repeated!r}. Rename one of them.")
-    return chosen
 
 
 def label_column(

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.columns import is_header, logit_and_label_columns
+from qipf.io.logits.columns import is_header, logit_and_label_columns, require_different
 from qipf.io.logits.table import (
     Block,
     Table,
@@ -21,6 +21,9 @@ from qipf.io.logits.table import (
     parse_number,
     rows_per_block,
 )
+
+#: Most characters of a line; a row of 20,000 logits has half a million.
+LONGEST_LINE = 2**24
 
 
 def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
@@ -36,6 +39,7 @@ def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
             f"{path} separates its columns by {'semicolons' if ';' in names[0] else 'tabs'}; "
             "commas are expected."
         )
+    require_different(str(path), names)
     chosen, label = logit_and_label_columns(str(path), names, columns, labels)
 
     def blocks() -> Iterator[Block]:
@@ -101,7 +105,7 @@ def _reader(path: Path) -> Iterator[Any]:
     try:
         # utf-8-sig: spreadsheets write a byte order mark before the first name
         with open(path, encoding="utf-8-sig", newline="") as file:
-            yield csv.reader(file)
+            yield csv.reader(_short_lines(path, file))
     except UnicodeDecodeError as error:
         with open(path, "rb") as file:
             found = detect_binary(file)
@@ -113,6 +117,14 @@ def _reader(path: Path) -> Iterator[Any]:
         raise QIPFInputError(f"{path} is {reason}.") from error
     except csv.Error as error:
         raise QIPFInputError(f"{path} is not a readable text table: {error}.") from error
+
+
+def _short_lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a text; raises for one that would take too much memory."""
+    while line := file.readline(LONGEST_LINE):
+        if len(line) == LONGEST_LINE:
+            raise QIPFInputError(f"{path} has a line of more than {LONGEST_LINE:,} characters.")
+        yield line
 
 
 def _lines(path: Path) -> int:

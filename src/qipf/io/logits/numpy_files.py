@@ -1,16 +1,20 @@
 """Logits in numpy's files: .npz with the keys `logits` and `labels`, .npy with logits alone."""
 
+import io
+import math
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
+from qipf.io.inputs import checked_input
 from qipf.io.logits.columns import AUTO, label_column, listed
 from qipf.io.logits.table import (
     Block,
@@ -21,8 +25,15 @@ from qipf.io.logits.table import (
     rows_per_block,
 )
 
-#: Errors of numpy and zipfile for a file that is not what its suffix says.
-UNREADABLE = (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, NotImplementedError)
+#: Most bytes of an array's header, and how to read one by its format version.
+LONGEST_HEADER = 2**14
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+#: Most bytes that one byte of an archive can stand for, by its method of compression.
+_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
+
+#: Bytes of an archive that are unpacked at a time.
+PIECE = 2**18
 
 #: The name, in error messages, of the array of an .npy file.
 UNNAMED = "the array"
@@ -43,15 +54,15 @@ def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
             "from an .npy file of their own."
         )
     key = UNNAMED if single else columns or "logits"
-    with _arrays(path) as (present, array):
-        if key not in present:
+    with _arrays(path) as arrays:
+        if key not in arrays:
             raise QIPFInputError(
-                f"{path} has no array {key!r}. It has: {listed(present) or 'none'}. Save it with "
+                f"{path} has no array {key!r}. It has: {listed([*arrays]) or 'none'}. Save it with "
                 "np.savez(path, logits=…, labels=…), or name the array with --columns."
             )
-        label = None if single else label_column(str(path), present, labels, what="array")
-        count, dimension = _checked_shape(f"{path}: {key}", array(key))
-        if label is not None and (shape := array(label).shape) != (count,):
+        label = None if single else label_column(str(path), [*arrays], labels, what="array")
+        count, dimension = _checked_shape(f"{path}: {key}", arrays[key])
+        if label is not None and (shape := arrays[label].shape) != (count,):
             raise QIPFInputError(
                 f"{path}: {label} must have shape ({count},), one entry per row of logits, "
                 f"got {shape}."
@@ -60,13 +71,15 @@ def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
 
     def blocks() -> Iterator[Block]:
         size = rows_per_block(dimension)
-        with _arrays(path) as (_, array):
-            logits, truth = array(key), None if label is None else array(label)
-            others = {}
-            for name in (name for name in present if name not in (key, label)):
-                with suppress(QIPFInputError):  # an array of objects, say, is not carried along
-                    others[name] = array(name)
-            others = {name: values for name, values in others.items() if values.shape == (count,)}
+        with _arrays(path) as arrays:
+            logits, truth = arrays[key].read(), None if label is None else arrays[label].read()
+            others = {
+                name: array.read()
+                for name, array in arrays.items()
+                if name not in (key, label)
+                and array.shape == (count,)
+                and not array.dtype.hasobject
+            }
             for start in range(0, count, size):
                 part = slice(start, start + size)
                 yield checked_block(
@@ -83,42 +96,92 @@ def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
 
 def read_labels(path: Path, classes: int) -> NDArray[np.int64]:  # (n,)
     """Read labels from an .npy file of their own."""
-    with _arrays(path) as (_, array):
-        labels = array(UNNAMED)
-        if labels.ndim != 1:
-            raise QIPFInputError(f"{path}: labels must have shape (n,), got {labels.shape}.")
-        return checked_labels(labels, classes, str(path), row_from(0))
+    with _arrays(path) as arrays:
+        if len(shape := arrays[UNNAMED].shape) != 1:
+            raise QIPFInputError(f"{path}: labels must have shape (n,), got {shape}.")
+        return checked_labels(arrays[UNNAMED].read(), classes, str(path), row_from(0))
+
+
+class _Array(NamedTuple):
+    """An array in a file, by its header, which fits the size of the file."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    read: Callable[[], NDArray[Any]]
+
+    @property
+    def objects(self) -> bool:
+        """Whether its entries are Python objects."""
+        return self.dtype.hasobject
 
 
 @contextmanager
-def _arrays(path: Path) -> Iterator[tuple[list[str], Callable[[str], NDArray[Any]]]]:
-    """Names of the arrays in a file, and a function that reads one of them.
+def _arrays(path: Path) -> Iterator[Mapping[str, _Array]]:
+    """The arrays in a file by name.
 
     The array of an .npy file is mapped, so that its rows are read when they are used.
     """
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except UNREADABLE as error:
-        raise QIPFInputError(f"{path} is not a sound {path.suffix} file ({error}).") from error
-    if isinstance(found, np.ndarray):
-        yield [UNNAMED], lambda name: found
-        return
-
-    def array(name: str) -> NDArray[Any]:
-        try:
-            return np.asarray(found[name])
-        except (*UNREADABLE, zlib.error) as error:
-            raise QIPFInputError(f"{path}: {name} cannot be read ({error}).") from error
-
-    with found:
-        yield list(found.files), array
+    path = checked_input(path)
+    with open(path, "rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        if path.suffix.lower() == ".npy":
+            file.seek(0)
+            shape, order, dtype, offset = _header(file, size)
+            mapped = partial(np.memmap, path, dtype, "r", offset, shape, order)
+            yield {UNNAMED: _Array(shape, dtype, _objects if dtype.hasobject else mapped)}
+            return
+        with zipfile.ZipFile(file) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            found = [_member(archive, member, size) for member in members]
+            names = [member.filename.removesuffix(".npy") for member in members]
+            yield dict(zip(names, found, strict=True))
 
 
-def _checked_shape(what: str, logits: NDArray[Any]) -> tuple[int, int]:
-    if logits.ndim != 2 or logits.shape[1] == 0:
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, size: int) -> _Array:
+    """An array in an archive of `size` bytes."""
+    most = _EXPANSION.get(member.compress_type, 0) * member.compress_size
+    if member.compress_size > size or member.file_size > most:
+        raise ValueError(f"{member.filename} is not stored or deflated, or declares a false size")
+    with archive.open(member) as file:
+        shape, order, dtype, offset = _header(file, member.file_size)
+
+    def read() -> NDArray[Any]:
+        flat = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        with archive.open(member) as file:
+            file.read(offset)
+            for start in range(0, len(flat), PIECE):
+                part = flat[start : start + PIECE]
+                part[:] = np.frombuffer(file.read(len(part)), np.uint8)
+        return flat.view(dtype).reshape(shape, order=order)
+
+    return _Array(shape, dtype, _objects if dtype.hasobject else read)
+
+
+def _objects() -> NoReturn:
+    raise ValueError("it holds Python objects, which could run code; save numbers or text")
+
+
+def _header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], Any, np.dtype, int]:
+    """Shape, order and dtype of an array, and the position of its numbers, from its header."""
+    head = io.BytesIO(file.read(LONGEST_HEADER))
+    version = npy.read_magic(head)
+    if version not in _HEADERS:  # 3.0 is of arrays with named fields only
+        raise ValueError(f"arrays of format {version[0]}.{version[1]} are not read")
+    shape, fortran, dtype = _HEADERS[version](head)
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"its shape is {shape}")
+    declared, offset = math.prod(shape) * dtype.itemsize, head.tell()
+    if declared > size - offset and not dtype.hasobject:
+        raise ValueError(f"it declares {declared} bytes of numbers and has {size - offset}")
+    return shape, "F" if fortran else "C", dtype, offset
+
+
+def _checked_shape(what: str, logits: _Array) -> tuple[int, int]:
+    if len(logits.shape) != 2 or logits.shape[1] == 0:
         raise QIPFInputError(f"{what} must have shape (predictions, logits), got {logits.shape}.")
     if logits.shape[0] == 0:
         raise QIPFInputError(f"{what} has no rows.")
     if logits.dtype.kind not in "fiu":
         raise QIPFInputError(f"{what} must hold numbers, got {logits.dtype}.")
-    return logits.shape
+    count, dimension = logits.shape
+    return count, dimension

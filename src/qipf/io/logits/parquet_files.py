@@ -1,6 +1,5 @@
 """Logits in Parquet files, one column per logit (needs pyarrow)."""
 
-import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qipf.errors import QIPFError, QIPFInputError, first_line
-from qipf.io.logits.columns import logit_and_label_columns
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
+from qipf.io.inputs import checked_input, reading
+from qipf.io.logits.columns import logit_and_label_columns, require_different
 from qipf.io.logits.table import Block, Table, as_floats, checked_block, row_from, rows_per_block
 
 #: Approximate most bytes of a block of rows, decoded.
@@ -33,8 +33,7 @@ def pyarrow() -> Any:
 
 def open_parquet(path: Path, columns: str | None, labels: str | None) -> Table:
     """Open a Parquet file with columns of logits, perhaps a label, and others."""
-    with parquet_file(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
+    schema, rows = schema_and_rows(path)
     chosen, label = logit_and_label_columns(str(path), list(schema.names), columns, labels)
     require_numeric(path, schema, [*chosen, *([label] if label else [])])
     if rows == 0:
@@ -62,27 +61,35 @@ def require_numeric(path: Path, schema: Any, names: Sequence[str]) -> None:
 @contextmanager
 def parquet_file(path: Path) -> Iterator[Any]:
     """Open a Parquet file and read its footer."""
-    arrow = pyarrow()
-    try:
-        file = arrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False)
-    except (arrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # an error of the system, not of Arrow
-            raise QIPFInputError(f"Cannot read {path}: {os.strerror(error.errno)}.") from error
-        raise QIPFInputError(f"{path} is not a Parquet file ({first_line(error)}).") from error
-    with file:
+    arrow, path = pyarrow(), checked_input(path)
+    with (
+        reading(path),
+        arrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False) as file,
+    ):
         yield file
+
+
+def schema_and_rows(path: Path) -> tuple[Any, int]:
+    """Schema, whose names are text and differ, and number of rows of a Parquet file."""
+    with parquet_file(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        require_different(str(path), schema.names)
+    return schema, rows
 
 
 def read_batches(path: Path) -> Generator[Any, None, None]:
     """Read a file in record batches whose size depends on the file alone."""
-    arrow = pyarrow()
     with parquet_file(path) as file:
-        try:
-            most = rows_per_block(file.metadata.num_columns)
-            size = max(1, min(most, BYTES_PER_BLOCK // _bytes_per_row(file)))
-            yield from file.iter_batches(batch_size=size)
-        except (arrow.ArrowException, OSError) as error:
-            raise QIPFInputError(f"{path} is damaged ({first_line(error)}).") from error
+        most = rows_per_block(file.metadata.num_columns)
+        size = max(1, min(most, BYTES_PER_BLOCK // _bytes_per_row(file)))
+        rows = 0
+        for batch in file.iter_batches(batch_size=size):
+            rows += batch.num_rows
+            yield batch
+        if rows != file.metadata.num_rows:
+            raise QIPFFileError(
+                f"{path} is damaged: it declares {file.metadata.num_rows} rows and has {rows}."
+            )
 
 
 def _bytes_per_row(file: Any) -> int:

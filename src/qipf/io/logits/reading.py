@@ -3,16 +3,18 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError
+from qipf.io.inputs import checked_input, file_version, reading, require_unchanged
 from qipf.io.logits.columns import AUTO
 from qipf.io.logits.csv_files import open_csv
 from qipf.io.logits.numpy_files import open_numpy, read_labels
 from qipf.io.logits.parquet_files import open_parquet
-from qipf.io.logits.table import Block, Table, warn_of_probabilities
+from qipf.io.logits.table import Block, Table
 
 #: How to open a file of logits, by its suffix.
 _READERS = {".npz": open_numpy, ".npy": open_numpy, ".csv": open_csv, ".parquet": open_parquet}
@@ -45,10 +47,11 @@ def open_table(path: Path | str, columns: str | None = None, labels: str | None 
     """
     path = _readable(Path(path))
     own = labels is not None and labels.lower().endswith(".npy")
-    table = _READERS[path.suffix.lower()](path, columns, None if own else labels)
-    if own:
-        table = _with_labels(table, _readable(Path(str(labels))))
-    return replace(table, blocks=lambda: _warned(table))
+    version = file_version(path)
+    with reading(path):
+        table = _READERS[path.suffix.lower()](path, columns, None if own else labels)
+    table = replace(table, blocks=partial(_blocks, table, version))
+    return _with_labels(table, _readable(Path(str(labels)))) if own else table
 
 
 def read_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Block:
@@ -67,30 +70,28 @@ def _readable(path: Path) -> Path:
         raise QIPFInputError(
             f"Cannot read {str(path)!r}: a file in {' or '.join(KINDS)} is expected.{packed}"
         )
+    return checked_input(path)
+
+
+def _blocks(table: Table, version: tuple[int, ...] | None) -> Iterator[Block]:
+    """The blocks of a table; raises if the file is not the one whose header was read."""
+    require_unchanged(table.path, version)
     try:
-        path.open("rb").close()
-    except IsADirectoryError:
-        raise QIPFInputError(f"{path} is a folder; name a file in it.") from None
-    except FileNotFoundError:
-        raise QIPFInputError(f"There is no file {path}.") from None
-    except OSError as error:
-        raise QIPFInputError(f"Cannot read {path}: {error.strerror}.") from error
-    return path
-
-
-def _warned(table: Table) -> Iterator[Block]:
-    """The blocks of a table, with a warning if the first one looks like probabilities."""
-    for number, block in enumerate(table.blocks()):
-        if number == 0:
-            warn_of_probabilities(table.path, block.logits)
-        yield block
+        with reading(table.path):
+            yield from table.blocks()
+    except QIPFError:
+        require_unchanged(table.path, version)  # a change is the likely cause of another error
+        raise
+    require_unchanged(table.path, version)
 
 
 def _with_labels(table: Table, path: Path) -> Table:
     """The table with labels from a file of their own."""
 
     def blocks() -> Iterator[Block]:
-        start, labels = 0, read_labels(path, table.dimension)
+        start = 0
+        with reading(path):
+            labels = read_labels(path, table.dimension)
         for block in table.blocks():
             part = labels[start : start + len(block.logits)]
             start += len(block.logits)

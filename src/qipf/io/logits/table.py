@@ -1,7 +1,6 @@
 """An open table of logits: its shape, its rows in blocks, and the checks of its values."""
 
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -9,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.errors import QIPFInputError
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,6 @@ def detect_binary(file: BinaryIO) -> FileType | None:
     """The type of a file, open at its start, that is not text; None if it is not known."""
     head = file.read(16)
     return next((found for pattern, found in _TYPES.items() if re.match(pattern, head)), None)
-
-
-#: Largest difference from 1 of the sum of probabilities that were rounded for a text file.
-ROUNDING = 1e-3
 
 
 def parse_number(text: str | bytes) -> float:
@@ -111,25 +106,6 @@ def checked_labels(
             f"0..{classes - 1}."
         )
     return values.astype(np.int64)
-
-
-def look_like_probabilities(logits: NDArray[Any]) -> bool:  # (n, d)
-    """Whether no number is negative and every row sums to 1."""
-    if logits.shape[1] < 2 or not len(logits):
-        return False
-    return bool((logits >= 0).all() and (abs(logits.sum(1, dtype=np.float64) - 1) < ROUNDING).all())
-
-
-def warn_of_probabilities(path: str, logits: NDArray[Any]) -> None:  # (n, d)
-    """Warn if the rows of a file look like probabilities; they are not converted."""
-    if look_like_probabilities(logits):
-        warnings.warn(
-            f"{path} seems to hold probabilities: no number is negative, and every row sums to 1. "
-            "They are used unchanged. If the outputs before the softmax are available, pass those "
-            "instead, in all files.",
-            QIPFWarning,
-            stacklevel=2,
-        )
 
 
 #: Most numbers in a block (32 MB in float64), and most rows.

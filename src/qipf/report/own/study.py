@@ -15,11 +15,10 @@ from qipf.calibration.accept_rule import accept_rule
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
-from qipf.io.logits.table import look_like_probabilities
 from qipf.metrics.error_detection import evaluate
 from qipf.report.run.decisions import RuleEvaluation, evaluate_rule, random_halves
 from qipf.validation.arrays import as_tensor
-from qipf.validation.labels import class_logits
+from qipf.validation.labels import are_probabilities, class_logits
 from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
@@ -113,7 +112,7 @@ def study(field: QIPF, test: Block, target: float | None = None, seed: int = 0) 
     require_width(test, field.n_features_in_)
     reference = None if field.calibration_ is None else field.calibration_.scores
     logits = class_logits(as_tensor(test.logits))
-    if look_like_probabilities(test.logits):  # whose softmax is that of their logarithms
+    if are_probabilities(as_tensor(test.logits)):  # whose softmax is that of their logarithms
         logits = logits.double().clamp(min=sys.float_info.min).log()
     scores, predicted = _scores(field, test.logits, logits), logits.argmax(1).numpy()
     found = Study(field, reference, scores, predicted, test.labels, None)
