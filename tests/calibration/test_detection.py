@@ -6,7 +6,7 @@ import torch
 from scipy.stats import entropy
 from sklearn.metrics import roc_auc_score
 
-from qipf.calibration.detection import ErrorDetection, error_detection
+from qipf.calibration.detection import ErrorDetection, entropy_of, error_detection
 
 
 def test_the_areas_are_those_of_scikit_learn(rng):
@@ -45,3 +45,10 @@ def test_logits_of_extreme_size_have_an_entropy(dtype):
     largest = torch.finfo(dtype).max
     logits = torch.tensor([[1e30, 0.0], [0.0, 0.0], [largest, -largest]], dtype=dtype)
     assert error_detection([0.1, 0.9, 0.2], [False, True, False], logits).entropy == 1.0
+
+
+def test_entropy_of_probabilities_and_of_rows_that_are_none(rng):
+    rows = torch.from_numpy(rng.dirichlet(np.ones(4), size=50))
+    rows[0] = torch.tensor([1.0, 0.0, 0.0, 0.0])
+    np.testing.assert_allclose(entropy_of(rows), entropy(rows, axis=1), atol=1e-12)
+    assert torch.isfinite(entropy_of(torch.tensor([[-0.5, 1.5]]), probabilities=True)).all()

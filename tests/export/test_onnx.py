@@ -250,6 +250,36 @@ def test_a_field_alone(kind, rule, tmp_path):
     assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("normalization", ["standard", "density", "peak"])
+def test_every_constant_of_the_kernel(normalization, tmp_path):
+    rows = make_logits(200, dimension=3).double().numpy() / 100  # so dense that ψ exceeds 1
+    field = QIPF(bandwidth=0.05, normalization=normalization).fit(rows)
+    written = field.export_onnx(tmp_path / "field.onnx")
+    got = run(written.path, logits=rows * 1.01)
+    np.testing.assert_allclose(got["modes"], field.modes(rows * 1.01), rtol=1e-7, atol=1e-7)
+    field.save(tmp_path / "field.qipf")
+    loaded = qipf.load(tmp_path / "field.qipf")
+    np.testing.assert_array_equal(loaded.modes(rows), field.modes(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["logits", "probabilities"])
+def test_a_field_whose_score_is_the_entropy(kind, tmp_path):
+    rows = make_logits(200, dimension=2).double()
+    labels = (rows + 5 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0))).argmax(1)
+    if kind == "probabilities":
+        rows = rows.softmax(1)
+    field = QIPF().fit(rows, labels)
+    assert (field.score_, field.probabilities_) == ("entropy", kind == "probabilities")
+    got = run(field.export_onnx(tmp_path / "field.onnx").path, logits=rows.numpy())
+    np.testing.assert_allclose(got["uncertainty"], field.uncertainty(rows), atol=1e-12)
+    field.save(tmp_path / "field.qipf")
+    assert torch.equal(
+        qipf.load(tmp_path / "field.qipf").uncertainty(rows), field.uncertainty(rows)
+    )
+
+
 def test_fewer_centres_make_a_smaller_file_of_the_condensed_field(tmp_path):
     field = QIPF(orders=(1, 2)).fit(make_logits(1000).numpy())
     small = field.export_onnx(tmp_path / "small.onnx", max_centers=50)

@@ -69,7 +69,7 @@ def entropy_of(logits: Tensor, probabilities: bool | None = None) -> Tensor:  # 
     [0.6931471805599453, 0.0012339369452102133]
     """
     if are_probabilities(logits) if probabilities is None else probabilities:
-        return torch.special.entr(logits.double()).sum(1)
+        return torch.special.entr(logits.double().clamp(min=0.0)).sum(1)  # of less it is -inf
     log_p = torch.log_softmax(class_logits(logits).double(), 1)
     # where log p is -inf, 0 · log 0 is 0
     return -(log_p.exp() * log_p).nan_to_num(0.0).sum(1)
