@@ -38,7 +38,9 @@ LEVELS = 8
 
 
 def faithful(normalization: str, bandwidth: float | str = "cv") -> QIPF:
-    return QIPF(reduction="random", normalization=normalization, bandwidth=bandwidth)
+    return QIPF(
+        reduction="random", normalization=normalization, bandwidth=bandwidth, fallback=False
+    )
 
 
 def reached(field: QIPF, log_density: NDArray) -> str:

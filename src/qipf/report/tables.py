@@ -212,12 +212,15 @@ def _names(key: str, records: Sequence[Record]) -> list[str]:
 
 
 def _table(metric: str, methods: tuple[str, ...], records: Sequence[Record]) -> MetricTable:
-    rows = []
-    for corruption in _names("corruption", records):
-        for network in _names("network", records):
-            own = [r for r in records if (r["corruption"], r["network"]) == (corruption, network)]
-            if own:
-                rows.append(_row(metric, corruption, network, methods, own))
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record["corruption"], record["network"]), []).append(record)
+    rows = [
+        _row(metric, corruption, network, methods, groups[corruption, network])
+        for corruption in _names("corruption", records)
+        for network in _names("network", records)
+        if (corruption, network) in groups
+    ]
     return MetricTable(metric, methods, tuple(rows))
 
 
@@ -225,15 +228,15 @@ def _row(
     metric: str, corruption: str, network: str, methods: Sequence[str], own: Sequence[Record]
 ) -> Row:
     usable = [record for record in own if 0 < record["accuracy"] < 1]
+    found: dict[str, dict[tuple[float, int], float]] = {}
+    for record in usable:
+        if record.get(metric) is not None:
+            place = float(record["level"]), int(record["seed"])
+            found.setdefault(record["method"], {})[place] = float(record[metric])
     ours, paper = {}, {}
     for method in methods:
-        values = {
-            (float(record["level"]), int(record["seed"])): float(record[metric])
-            for record in usable
-            if record["method"] == method and record.get(metric) is not None
-        }
-        if values:
-            ours[method] = _cell(values)
+        if method in found:
+            ours[method] = _cell(found[method])
         if cell := reported(metric, corruption, network, method):
             paper[method] = Cell(cell.mean, cell.std)
     levels = {float(record["level"]) for record in own}

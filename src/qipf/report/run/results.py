@@ -184,13 +184,13 @@ class Run:
         """
         values: dict[float, list[float]] = {}
         identity = identity_of(corruption)
-        for record in self._records(network, corruption, *([] if identity is None else [CLEAN])):
-            if record["method"] == method:
-                clean = record["corruption"] == CLEAN
-                level = float(record["level"]) if identity is None or not clean else identity
-                known = values.setdefault(level, [])
-                if record.get(metric) is not None:
-                    known.append(float(record[metric]))
+        shown = (corruption,) if identity is None else (corruption, CLEAN)
+        for record in self._records(network, *shown, method=method):
+            clean = record["corruption"] == CLEAN
+            level = float(record["level"]) if identity is None or not clean else identity
+            known = values.setdefault(level, [])
+            if record.get(metric) is not None:
+                known.append(float(record[metric]))
         return {k: fmean(values[k]) if values[k] else np.nan for k in sorted(values)}
 
     def error_rate(self, network: str, corruption: str) -> Curve:
@@ -218,10 +218,23 @@ class Run:
             return ""
         return f"Of the {len(self.seeds)} seeds, the lowest of each network is shown."
 
-    def _records(self, network: str, *corruptions: str) -> list[Record]:
-        return [
-            r for r in self.records if r["network"] == network and r["corruption"] in corruptions
-        ]
+    @cached_property
+    def _grouped(self) -> dict[tuple[str, str], dict[str, list[Record]]]:
+        """Records by network and corruption, then by method."""
+        groups: dict[tuple[str, str], dict[str, list[Record]]] = {}
+        for record in self.records:
+            by_method = groups.setdefault((record["network"], record["corruption"]), {})
+            by_method.setdefault(record["method"], []).append(record)
+        return groups
+
+    def _records(self, network: str, *corruptions: str, method: str | None = None) -> list[Record]:
+        """Records of a network under these corruptions, of one method or of all."""
+        found: list[Record] = []
+        for corruption in corruptions:
+            by_method = self._grouped.get((network, corruption), {})
+            for name in by_method if method is None else (method,):
+                found += by_method.get(name, [])
+        return found
 
 
 def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
