@@ -1,5 +1,7 @@
 """How well an uncertainty detects the errors of held-out predictions, beside plain baselines."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +59,18 @@ def error_detection(
         areas.get("entropy"),
         areas.get("max_logit"),
     )
+
+
+def mean_detection(parts: Sequence[ErrorDetection], rows: str) -> ErrorDetection | None:
+    """The mean ROC-AUC over several sets of predictions; None without any."""
+    if not parts:
+        return None
+    areas = {
+        name: math.fsum(getattr(part, name) for part in parts) / len(parts)
+        for name in ("uncertainty", "entropy", "max_logit")
+    }
+    count, errors = sum(part.count for part in parts), sum(part.errors for part in parts)
+    return ErrorDetection(count, errors, **areas, rows=rows)
 
 
 def entropy_of(logits: Tensor, probabilities: bool | None = None) -> Tensor:  # (n, d) -> (n,)

@@ -14,6 +14,7 @@ from qipf.calibration.detection import (
     warn_if_worse,
     warn_of_labels,
 )
+from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
@@ -100,6 +101,16 @@ class CalibrationMixin:
             warn_of_labels(wrong, logits)
             warn_if_worse(self.detection_)
         self.rule_ = None  # it was made from another calibration set
+
+    def training_sample(self) -> TrainingSample | None:
+        """A sample of the training rows or logits, if the model has one."""
+        return None
+
+    def _refuse_training_rows(self, rows: Tensor) -> None:
+        """Raise `QIPFInputError` if many calibration rows are known training rows."""
+        training = self.training_sample()
+        if training is not None:
+            refuse_training_rows(rows, training)
 
     def score_origin(self) -> float:
         """Constant in the uncertainty, such as energies; see `qipf.calibration.quantization`."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import entropy_of
 from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
+from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
 from qipf.export.program import traced
@@ -23,7 +24,7 @@ from qipf.field.bandwidth import nearness_to_error
 from qipf.field.coreset import coreset
 from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
-from qipf.field.fitting import build_field, refuse_training_rows
+from qipf.field.fitting import build_field
 from qipf.field.graph import FieldGraph
 from qipf.field.kernel import field_of
 from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
@@ -384,17 +385,14 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             errors = errors_from(rows, y, wrong)
         except LabelValueError as error:
             raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
-        self.refuse_training_rows(rows)
+        self._refuse_training_rows(rows)
         self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
         return self
 
-    def refuse_training_rows(self, rows: Tensor) -> None:  # (n, d)
-        """Raise `QIPFInputError` if many of the rows are training rows, as far as these are known.
-
-        A field that was loaded from a file does not have its training rows.
-        """
-        if "_rows" in self.__dict__:
-            refuse_training_rows(rows, self._rows)
+    def training_sample(self) -> TrainingSample | None:
+        """A sample of the training rows; a field from a file has none."""
+        rows: TrainingRows | None = self.__dict__.get("_rows")
+        return None if rows is None else TrainingSample(rows.sample, rows.count)
 
     @array_method
     def p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from qipf.calibration.detection import error_detection, warn_of_labels
-from qipf.calibration.quantization import rounded
-from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
+from qipf.errors import QIPFScoreWarning, warn
 from qipf.field.bandwidth import FACTORS, Choice, Split, choose_factor, silverman_of
 from qipf.field.engines import Engine, Moments
 from qipf.field.kernel import Coreset, field_of
@@ -34,9 +33,6 @@ MOST_IN_FOLDS, FOLDS = 2500, 5
 #: this. Near errors favour the entropy, which grows as the margin shrinks: on the digits of
 #: scikit-learn a field that is better on test data was 0.07 behind on near errors.
 LARGEST_DEFICIT = 0.1
-
-#: Columns by which rows are compared with training rows: more would differ by rounding more often.
-COMPARED_COLUMNS = 8
 
 
 def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engine:
@@ -197,30 +193,3 @@ def _set_detection(
         near = "errors and near errors"
         what = near if choice.criterion == near else "errors"
         field.detection_ = replace(found, rows=f"{what} of held-out training rows")
-
-
-def refuse_training_rows(rows: torch.Tensor, training: TrainingRows) -> None:
-    """Raise `QIPFInputError` if a large part of calibration rows are training rows.
-
-    The sample of the training rows is known; the share of the calibration rows in it is scaled up.
-    Rows are compared by the columns that vary most, in steps of 1e-4, because batches of another
-    size change the last digits. Data of few distinct values, where equal rows prove nothing, is
-    not checked.
-    """
-    deviation = training.sample.double().std(0)
-    columns = deviation.topk(min(COMPARED_COLUMNS, len(deviation))).indices
-    known = _hashes(training.sample[:, columns])
-    if len(known) < 0.99 * len(training.sample):
-        return
-    given = _hashes(rows[:10_000, columns.to(rows.device)])
-    share = len(given & known) / max(len(given), 1) * training.count / len(training.sample)
-    if len(given & known) >= 3 and share > 0.2:
-        raise QIPFInputError(
-            f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
-            "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
-            "field was not fitted on."
-        )
-
-
-def _hashes(rows: torch.Tensor) -> set[bytes]:
-    return {row.tobytes() for row in rounded(rows.detach().double().cpu().numpy())}

@@ -6,15 +6,22 @@ import torch
 from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.detection import error_detection, mean_detection, warn_of_labels
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
+from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import POSTERIORS, log_odds_of_error, posteriors_of, weighted_mean
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite
+from qipf.validation.labels import class_logits
 from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
+
+#: Tuning rows, about, by which error detection is measured.
+MEASURED = 4000
 
 #: Default of `max_centers`, and number of examples that a coreset is made from.
 MOST_EXAMPLES = 60_000
@@ -88,6 +95,35 @@ class LayeredModel(CalibrationMixin):
             found, _ = self._posteriors(logits[part], {site: r[part] for site, r in rows.items()})
             probabilities[part] = weighted_mean(found, weights)
         return log_odds_of_error(probabilities, logits.argmax(1)), probabilities
+
+    def _check_fit(self, tuning: Tuning, examples: int) -> None:
+        """Measure error detection on the tuning sets, and keep what `calibrate` compares with.
+
+        The ROC-AUC is the mean over the sets that have errors; the weights were fitted on them too.
+        `examples` is the number of training examples.
+        """
+        self._clear_calibration()
+        self._training = None
+        if not tuning.sets:
+            return
+        clean, _ = tuning.sets["clean"]
+        self._training = TrainingSample(class_logits(clean).cpu(), examples)
+        warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
+        step = max(1, len(tuning.sets) * len(clean) // MEASURED)
+        found = []
+        for logits, rows in tuning.sets.values():
+            few = {site: values[::step] for site, values in rows.items() if site in self.layers_}
+            scores = self._mixture(logits[::step], few)[0].cpu()
+            wrong = (logits.argmax(1) != tuning.labels)[::step].cpu()
+            found.append(error_detection(scores, wrong, logits[::step].cpu()))
+        self.detection_ = mean_detection(
+            [part for part in found if part is not None],
+            "errors of held-out training inputs and perturbed copies",
+        )
+
+    def training_sample(self) -> TrainingSample | None:
+        """Logits of training examples; a model from a file has none."""
+        return self.__dict__.get("_training")
 
     def _check_outputs(self, logits: Tensor, rows: Rows, given: str) -> None:
         """Raise for NaN and infinity, and for rows or classes that the fields do not have."""

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import Prediction, prediction_as
+from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import ROWS, traced
@@ -31,7 +32,7 @@ from qipf.layered.predictions import (
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.validation.arrays import as_given
-from qipf.validation.labels import checked_labels, errors_of
+from qipf.validation.labels import checked_labels, class_logits, errors_of
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -150,8 +151,11 @@ class FeatureQIPF(LayeredModel):
             fields, weights = fit_mixture(fields, tuning)
         self.layers_, self.fields_, self.weights_ = tuple(fields), tuple(fields.values()), weights
         self.perturbed_ = tuple(copies)
-        self._clear_calibration()
         self._example = whole[:ROWS]
+        with torch.no_grad():
+            self._check_fit(tuning, len(whole))
+        if held_out is not None:  # the classifier was not trained on them
+            self._training = TrainingSample(class_logits(whole.logits[order]).cpu(), len(whole))
         return self
 
     def _split(
@@ -219,6 +223,7 @@ class FeatureQIPF(LayeredModel):
         if not len(given):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
         wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
+        self._refuse_training_rows(class_logits(given.logits))
         self._set_calibration(self._uncertainty(given).cpu(), wrong, given.logits.cpu())
         return self
 

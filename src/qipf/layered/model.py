@@ -16,7 +16,7 @@ from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.graph import LayersGraph
-from qipf.layered.holdout import sample_examples, tuning_sets
+from qipf.layered.holdout import PLACES, sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
@@ -136,6 +136,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self.weights_ = weights
         assert example is not None  # the loader holds examples
         self._set_fitted(example)
+        with torch.no_grad():
+            self._check_fit(tuning, 1 + max(int(part[PLACES].max()) for part in (centers, held)))
         return self
 
     def _check_parameters(self) -> None:

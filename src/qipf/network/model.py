@@ -166,9 +166,9 @@ class NetworkModel(CalibrationMixin, ABC):
                     errors.append((rows[index].argmax(1) != labels[index]).cpu())
         if not scores or not sum(map(len, scores)):
             raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
-        self._set_calibration(
-            torch.cat(scores), torch.cat(errors) if errors else None, torch.cat(logits)
-        )
+        outputs = torch.cat(logits)
+        self._refuse_training_rows(outputs)
+        self._set_calibration(torch.cat(scores), torch.cat(errors) if errors else None, outputs)
         return self
 
     def export_onnx(
@@ -244,7 +244,6 @@ class NetworkModel(CalibrationMixin, ABC):
         return example.mapped(lambda tensor: tensor.to(device))
 
     def _set_fitted(self, example: Example) -> None:
-        self._clear_calibration()
         self.fitted_with, self._versions = fingerprint(self.net), versions(self.net)
         self._example = example.mapped(few_rows)
 

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.export.onnx import Expected, expected, rounding_margin
 from qipf.export.program import Example
@@ -157,12 +158,10 @@ class WrappedModel(NetworkModel):
         self._set_fitted(example)
         return self
 
-    def _set_calibration(
-        self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
-    ) -> None:
-        if self.layer is None and logits is not None:
-            self.field.refuse_training_rows(logits[:, -self.field.n_features_in_ :])
-        super()._set_calibration(uncertainty, wrong, logits)
+    def training_sample(self) -> TrainingSample | None:
+        """A sample of the training logits; none if the field is over another layer."""
+        sample = self.field.training_sample() if self.layer is None else None
+        return None if sample is None else sample._replace(rows=class_logits(sample.rows))
 
     def score_origin(self) -> float:
         """That of the field."""
