@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from qipf import LayeredQIPF, QIPFWarning
+from qipf import LayeredQIPF, QIPFScoreWarning, QIPFWarning
 from qipf.layered.holdout import FEWEST
 from qipf.layered.mixture import log_odds_of_error
 from qipf.network.features import LayerSite
@@ -28,6 +28,8 @@ def assert_alone(model, inputs):
 
 
 def said(warned):
+    # labels of data made for a test agree with few predictions; that is tested elsewhere
+    warned = [w for w in warned if w.category is not QIPFScoreWarning]
     assert {w.category for w in warned} == {QIPFWarning}
     assert {w.filename for w in warned} == {__file__}  # where fit was called
     return [str(w.message) for w in warned]

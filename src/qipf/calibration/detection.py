@@ -13,6 +13,9 @@ from qipf.errors import QIPFScoreWarning, warn
 from qipf.validation.labels import are_probabilities, class_logits
 from qipf.validation.scores import checked_scores
 
+#: With fewer errors a ROC-AUC is too noisy to warn of.
+FEWEST_ERRORS = 10
+
 
 @dataclass(frozen=True)
 class ErrorDetection:
@@ -112,7 +115,7 @@ def warn_of_labels(wrong: Tensor, logits: Tensor) -> None:  # (n,) booleans, (n,
 
 def warn_if_worse(found: ErrorDetection | None) -> None:
     """Warn if the uncertainty detected errors worse than the entropy, by more than noise."""
-    if found is None or found.entropy is None:
+    if found is None or found.entropy is None or found.errors < FEWEST_ERRORS:
         return
     noise = 0.3 / found.errors**0.5  # about one standard error of a ROC-AUC
     if found.entropy - found.uncertainty > noise:

@@ -18,7 +18,7 @@ class TrainingSample(NamedTuple):
     """A uniform sample of the training rows."""
 
     rows: Tensor  # (s, d)
-    count: int  # number of training rows that it is a sample of
+    total: int  # number of training rows that it is a sample of
 
 
 def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
@@ -34,7 +34,7 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     if len(known) < 0.99 * len(training.rows):
         return
     given = _hashes(rows[:10_000, columns.to(rows.device)])
-    share = len(given & known) / max(len(given), 1) * training.count / len(training.rows)
+    share = len(given & known) / max(len(given), 1) * training.total / len(training.rows)
     if len(given & known) >= 3 and share > LARGEST_SHARE:
         raise QIPFInputError(
             f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
