@@ -65,6 +65,38 @@ def test_the_reference_recomputes_what_float64_cannot_resolve(dtype, bandwidth):
     assert_accurate(queries, centers, bandwidth)
 
 
+def test_weights_far_out_between_centres_of_like_distance():
+    # log ρ is accurate to 1e-7 in float32 here, the weights of the two centres are not: K was
+    # 1,907,968
+    centers = torch.tensor([[-1855.8, 2810.6, 2187.8], [159.3, -2261.3, 92.1]])
+    query = torch.tensor([[-848.24902, 274.65091, 1139.94971]])
+    assert float(curvature(moments(query, centers, 1.0, engine="attention"), 1.0)) == (
+        pytest.approx(1_583_918.231, rel=1e-6)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dimension", [1, 3, 10])
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_queries_between_few_centres_at_every_scale(dtype, dimension, count):
+    generator = torch.Generator().manual_seed(100 * dimension + count)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    for scale in (1.0, 30.0, 1e3, 3e4, 1e6):
+        centers = scale * normal(count, dimension)
+        first, second = centers[0], centers[1]
+        along = (second - first) / torch.linalg.vector_norm(second - first)
+        across = scale * normal(150, dimension)
+        across -= (across @ along)[:, None] * along
+        # where both scores are about equal, at every distance from the centres' line
+        nearly = 3 * normal(150, 1) / torch.linalg.vector_norm(second - first)
+        queries = (first + second) / 2 + across * torch.logspace(-3, 1, 150)[:, None].double()
+        queries += nearly * along
+        assert_accurate(queries.to(dtype), centers.to(dtype), 1.0, log_error=5e-4, K_error=5e-4)
+
+
 def test_one_centre_far_from_the_others():
     centers = make_logits(300).double()
     centers[0] = 1e12
@@ -93,7 +125,7 @@ def test_only_inexact_rows_are_recomputed(monkeypatch):
     assert calls == [(torch.float32, 100)]
     calls.clear()
     # a narrow kernel: at a centre log ρ is small and the error of expanding the square is not
-    moments(queries, centers, 1e-3 * silverman(centers), engine="attention")
+    moments(queries, centers, 0.03 * silverman(centers), engine="attention")
     assert calls == [(torch.float32, 100), (torch.float64, 40)]
 
 

@@ -8,13 +8,16 @@ With :math:`q = (x-\bar c)/\sigma` and :math:`k_i = (c_i-\bar c)/\sigma` the sco
 .. math:: m_1/\sigma = \mathbb{E}k - q, \qquad
           m_2/\sigma^2 = \|m_1\|^2/\sigma^2 + \mathbb{E}\|k\|^2 - \|\mathbb{E}k\|^2 .
 
-Expanding the square loses digits: about :math:`\epsilon(\|q\|+\|k\|)^2` of each result. Rows whose
-loss could matter (queries far from all centres, kernels far narrower than the data) are found after
-the fast pass and recomputed in float64. Where that is not enough, the reference engine, which takes
-differences before squares, computes them. Float64 input is computed in float64 from the start.
+Expanding the square loses digits: about :math:`\delta = \epsilon(\|q\|+\|k\|)^2` of each score, and
+so of :math:`\log\rho`. The weights are then wrong by factors between :math:`e^{-2\delta}` and
+:math:`e^{2\delta}`, and so is their variance :math:`\mathbb{E}\|k-\mathbb{E}k\|^2`, an eighth of
+which is part of K: far out, between distant centres of about the same distance, most of K. Rows
+whose error could matter (queries far from all centres, kernels far narrower than the data) are
+found after the fast pass and recomputed in float64. Where that is not enough, the reference engine,
+which takes differences before squares, computes them. Float64 input is computed in float64 from the
+start.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -170,15 +173,18 @@ class FusedEngine(ReferenceEngine, ABC):
     def _inexact(self, q_i: Tensor, moments: Moments, dtype: torch.dtype) -> Tensor | None:
         """Rows whose error in `dtype` may exceed the tolerance; None if the bound excludes all."""
         norms, eps = torch.linalg.vector_norm(q_i, dim=1), torch.finfo(dtype).eps
+        variance = (moments.m2 - moments.m1_squared) / self.bandwidth / self.bandwidth
         largest = eps * (float(norms.max()) + self._farthest_center) ** 2
-        if largest <= TOLERANCE and math.isfinite(float(moments.m2.sum())):
+        # expm1(2 x) < 3 x for small x; NaN and infinity of any row fail the comparison
+        if largest * (1 + (float(variance.max()) + largest) * 3 / 8) <= TOLERANCE:
             return None
         loss = eps * (norms + self._farthest_center).square()
         bending = (moments.m2 / 4 - moments.m1_squared / 8) / self.bandwidth / self.bandwidth
         K = bending - q_i.shape[1] / 4
         smallest = torch.minimum(-moments.log_density, K.abs()).clamp(min=1.0)
+        error = loss + torch.expm1(2 * loss) * (variance + loss) / 8
         # written so that NaN counts as inexact
-        return ~(loss <= TOLERANCE * smallest)
+        return ~(error <= TOLERANCE * smallest)
 
     @cached_property
     def _farthest_center(self) -> float:
