@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,21 @@ def test_a_resumed_training_ends_exactly_as_an_uninterrupted_one(steps, tmp_path
     resumed = train(small_vgg(), *small_data(), RECIPE, seed=1, checkpoint=path)
     assert calls - (steps + 1) == 9 - steps // 3 * 3  # a finished training is not repeated
     assert same_state(resumed, uninterrupted)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "c.pt", {})
+    checkpoint.save(1, weights=torch.zeros(10_000))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # as on a full disk
+    try:
+        with pytest.raises(QIPFError, match=r"Cannot write .*c\.pt: File too large\. Files that"):
+            checkpoint.save(2, weights=torch.ones(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.pt"]
+    assert checkpoint.load()["epochs_done"] == 1
 
 
 def test_a_checkpoint_of_another_start_is_refused(tmp_path):

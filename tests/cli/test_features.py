@@ -63,7 +63,7 @@ def test_perturbed_copies_are_named_by_their_files(monkeypatch, capsys, arrays):
     [
         (("fit", "test.npz"), "test.npz has no array labels"),
         (("fit", "bare.npz"), "bare.npz has no array logits; it has early, deep"),
-        (("fit", "none.npz"), "none.npz cannot be read as .npz"),
+        (("fit", "none.npz"), "There is no file none.npz"),
         (("fit", "train.npz", "--max-risk", 0.1), "--max-risk needs held-out data"),
     ],
 )

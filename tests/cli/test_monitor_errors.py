@@ -69,6 +69,20 @@ def test_an_unwritable_state_is_an_error_before_any_line_is_read(
     assert reason in err
 
 
+def test_a_full_disk_behind_the_output_is_one_line(monkeypatch, capsys, folder):
+    monkeypatch.setattr(sys.modules["qipf.cli.monitor"], "print_result", full)
+    code, told, err = watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")
+    assert (code, told, err.count("\n")) == (2, [], 1)
+    assert err.startswith("qipf: Cannot write the output: No space left on device. Files that")
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    # the verdict was saved before, and is given again
+    assert [
+        each["number"]
+        for each in watched(monkeypatch, capsys, "stream.csv", "--state", "s.qipf")[1]
+    ] == [1]
+
+
 def test_the_check_of_the_state_leaves_no_files(monkeypatch, capsys, folder):
     before = sorted(folder.iterdir())
     assert watched(monkeypatch, capsys, "no.csv", "--state", "s.qipf")[0] == 2

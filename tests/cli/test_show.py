@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qipf
-from tests.cli.commands import run
+from tests.cli.commands import error_line, run
 from tests.stored.write_files import layered_network, network
 
 STORED = Path(__file__).parent.parent / "stored"
@@ -40,3 +41,25 @@ def test_a_rule_alone_is_shown(monkeypatch, capsys, tmp_path):
     qipf.save(qipf.accept_rule([0.1], [False]), tmp_path / "nothing.qipf")
     _, out, _ = run(monkeypatch, capsys, "show", tmp_path / "nothing.qipf")
     assert "No threshold can be certified" in out
+
+
+def test_control_characters_and_long_names_are_not_printed(monkeypatch, capsys, tmp_path):
+    field = qipf.QIPF(bandwidth=1.0).fit(np.eye(3))
+    field.feature_names_in_ = np.array(["\x1b[2J\x9b\nfake line", "b" * 10**6, "\ud800"], object)
+    field.save(tmp_path / "f.qipf")
+    code, out, err = run(monkeypatch, capsys, "show", tmp_path / "f.qipf")
+    assert (code, err) == (0, "")
+    assert "\\x1b[2J\\x9b\\nfake line, bbb" in out
+    assert "bbb… (1,000,000 characters), \\ud800" in out
+    assert all(line.isprintable() and len(line) < 1000 for line in out.splitlines())
+    code, out, _ = run(monkeypatch, capsys, "show", tmp_path / "f.qipf", "--json")
+    assert out.rstrip("\n").isprintable()
+    assert json.loads(out)["features"] == list(field.feature_names_in_)
+
+
+def test_error_lines_do_not_control_the_terminal(monkeypatch, capsys, files):
+    (files / "t.csv").write_text("\x1b[2J\x07," + "b" * 10**5 + "\n1,2\n")
+    line = error_line(monkeypatch, capsys, "score", "field.qipf", "t.csv", "-o", "s.csv")
+    assert "It has: \\x1b[2J\\x07, bbb" in line
+    assert line.rstrip("\n").isprintable()
+    assert len(line) < 2500

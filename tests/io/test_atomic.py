@@ -57,6 +57,45 @@ def test_drafts_are_hidden_until_one_is_published(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_replaced_file_passes_its_permissions_on_from_the_start(tmp_path, mode):
+    target = tmp_path / "file"
+    target.touch()
+    target.chmod(mode)
+    with atomic_write(target) as file:
+        assert stat.S_IMODE(os.stat(file.name).st_mode) == mode
+        file.write(b"new")
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+    with atomic_write(tmp_path / "fresh"):
+        pass
+    (tmp_path / "plain").touch()  # what the umask leaves
+    assert (tmp_path / "fresh").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_links_are_written_through(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    real, link = tmp_path / "a" / "file", tmp_path / "b" / "link"
+    link.symlink_to(real)  # to nothing yet
+    for content in (b"one", b"two"):
+        with atomic_write(link) as file:
+            file.write(content)
+            assert Path(file.name).parent == real.parent  # one file system
+        assert link.is_symlink()
+        assert real.read_bytes() == content
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+
+
+def test_a_full_disk_says_what_is_intact(tmp_path):
+    with pytest.raises(QIPFError) as refused, atomic_write(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(refused.value) == (
+        f"Cannot write {tmp_path}/file: No space left on device. Files that were complete before "
+        "are intact: free some space, and run the same command again."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unsuitable_output_paths_are_rejected(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, phrase in [

@@ -46,11 +46,12 @@ ODD_VALUES = (
     None, True, False, -1, 0, 1, 2, 10**400, 1e308, -1e308, 5e-324, 1e-200, 1e400, -0.5, 0.5, "",
     "cv", "cpu", "\ud800", "__import__('os').system('true')", [], [1], [[]],
     [1.5, 2.5, 3.5, 4.5], {}, {"a": 1}, [1] * 300, [10**6] * 4, 3_000_000, 2**62, 2**64,
-    "x" * 10_000,
+    "x" * 10_000, "\x1b[2J\n",
 )  # fmt: skip
 ODD_NUMBERS = (np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, -1.0, 1e30)
 ODD_SHAPES = (
     [2**40, 2**20], [2**62, 4], [2**63], [-1, 10], [0, 10], [1], [], [1] * 100, [2**32, 2**32],
+    [1] * 20_000,
 )  # fmt: skip
 ODD_DTYPES = ("F16", "BF16", "I8", "I32", "I64", "BOOL", "U8", "F8_E4M3", "", "object", "F128")
 
@@ -242,7 +243,9 @@ def loaded(path, name):
         return None
     if kind == "model":
         # the field is sound; whether it is this network's is another question, answered in words
-        with told_apart("belongs to another network", "The network has no layer"):
+        with told_apart(
+            "belongs to another network", "The network has no layer", "this network has"
+        ):
             assert qipf.load(path, network()).field.n_features_in_ == found.n_features_in_
     return field_loaded(found)
 
@@ -264,7 +267,7 @@ def field_loaded(field):
 
 def layers_loaded(path):
     assert describe(path)[0]["kind"] == "layers"  # checks as loading does
-    with told_apart("The network has no layer"):
+    with told_apart("The network has no layer", "this network has"):
         model = qipf.load(path, layered_network(), check=False)
         found = model(torch.ones(3, 4))
         assert found.uncertainty.shape == (3,)

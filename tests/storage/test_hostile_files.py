@@ -40,7 +40,7 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
     }  # fmt: skip
     for name in told["files"]:  # both endings occurred, on every file
         assert told["endings"][f"{name} loaded"] >= 10
-        assert told["endings"][f"{name} refused"] >= 250
+        assert told["endings"][f"{name} refused"] >= COUNT / len(told["files"]) / 2
 
 
 def test_the_same_seed_gives_the_same_mutations():

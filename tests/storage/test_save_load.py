@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -83,8 +84,39 @@ def test_layers_of_another_network_are_rejected():
     with pytest.raises(QIPFInputError, match="The network has no layer '2'"):
         qipf.load(path, nn.Sequential(nn.Linear(4, 3)), check=False)
     wider = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3), nn.Tanh(), nn.Linear(3, 3))
-    with pytest.raises(QIPFInputError, match="gives 9 numbers and the network 3 logits"):
-        qipf.load(path, wider, check=False)(inputs(3))
+    with pytest.raises(QIPFFileError, match=r"rows of 6 numbers at 2 \(input\), where .* has 9\."):
+        qipf.load(path, wider, check=False)
+    fewer = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 2))
+    with pytest.raises(QIPFFileError, match="fitted on 3 logits, but this network has 2"):
+        qipf.load(path, fewer, check=False)
+
+
+def test_a_field_of_another_width_than_the_network_is_rejected(tmp_path):
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    data = [torch.randn(40, 4, generator=torch.Generator().manual_seed(0))]
+    for layer in (None, "0"):
+        field = qipf.QIPF(bandwidth=1.0)
+        qipf.wrap(net, layer, field=field).fit(data).save(tmp_path / f"{layer}.qipf")
+        assert qipf.load(tmp_path / f"{layer}.qipf", net)(data[0]).uncertainty.shape == (40,)
+    other = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 2))
+    with pytest.raises(QIPFFileError, match="fitted on 3 logits, but this network has 2"):
+        qipf.load(tmp_path / "None.qipf", other, check=False)
+    with pytest.raises(QIPFFileError, match=r"rows of 6 numbers at 0 \(output\), where .* has 7"):
+        qipf.load(tmp_path / "0.qipf", other, check=False)
+
+
+def test_an_older_file_passes_on_its_permissions_and_links_stay(tmp_path):
+    field = qipf.QIPF(bandwidth=1.0).fit(np.eye(3))
+    real, link = tmp_path / "real.qipf", tmp_path / "link.qipf"
+    real.touch()
+    real.chmod(0o600)
+    link.symlink_to(real)
+    for path in (real, link):
+        field.save(path)
+        assert stat.S_IMODE(real.stat().st_mode) == 0o600
+        assert link.is_symlink()
+        np.testing.assert_array_equal(qipf.load(real).centers_, field.centers_)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.qipf", "real.qipf"]
 
 
 def test_a_fingerprint_is_of_the_weights_and_buffers():

@@ -5,6 +5,7 @@ one more line, which the next run drops.
 """
 
 import csv
+import errno
 import gzip
 import json
 import math
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFError, QIPFInputError, first_line
-from qipf.io.atomic import atomic_write
+from qipf.errors import QIPFInputError, first_line
+from qipf.io.atomic import atomic_write, write_error
 
 #: The file of a run's folder that holds its results, and its name when compressed.
 RESULTS, PACKED = "results.jsonl", "results.jsonl.gz"
@@ -84,10 +85,10 @@ class ResultLog:
             written = os.write(self._file, line)
             os.fsync(self._file)
         except OSError as error:
-            raise QIPFError(f"Cannot write {self.path}: {error.strerror}.") from error
+            raise write_error(self.path, error) from error
         if written < len(line):
             os.truncate(self._file, end)
-            raise QIPFError(f"Cannot write {self.path}: the disk is full.")
+            raise write_error(self.path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         self.records.append(json.loads(line))
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """One training loop: Adam, cross-entropy, a one-cycle rate, and a checkpoint after each epoch."""
 
 import hashlib
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -42,8 +43,10 @@ class Checkpoint:
 
     def save(self, epochs_done: int, **states: Any) -> None:
         """Replace the file atomically."""
+        content = io.BytesIO()  # torch has its own errors for a full disk
+        torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, content)
         with atomic_write(self.path) as file:
-            torch.save({"settings": self.settings, "epochs_done": epochs_done, **states}, file)
+            file.write(content.getbuffer())
 
     def load(self) -> dict[str, Any] | None:
         """The last saved state; None if there is none."""

@@ -17,6 +17,8 @@ from qipf.cli.fit import fit
 from qipf.cli.monitor import monitor
 from qipf.cli.report import report
 from qipf.cli.score import score
+from qipf.errors import printable
+from qipf.io.atomic import DISK_FULL, write_error
 
 EXIT_CODES = """Exit codes: 0 success; 1 unexpected error; 2 bad input, explained in one line;
 130 interrupted."""
@@ -77,6 +79,8 @@ def main() -> NoReturn:
         # usage errors are of click, or of typer's copy of click
         if hasattr(error, "format_message"):
             _exit(2, _usage_line(error), debug)
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            _exit(2, f"qipf: {write_error(error.filename or 'the output', error)}", debug)
         hint = "" if debug else " Please report this error with the output of --debug."
         message = (str(error).splitlines() or ["no message"])[0].rstrip(".")
         _exit(1, f"qipf: unexpected {type(error).__name__}: {message}.{hint}", debug)
@@ -97,13 +101,13 @@ def _exit(code: int, line: str, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
     if line:
-        typer.echo(line, err=True)
+        typer.echo(printable(line), err=True)
     sys.exit(code)
 
 
 def _show_warning(default: Any, message: Any, category: type[Warning], *where: Any) -> None:
     """Print warnings of qipf in one line, without the position in the code."""
     if issubclass(category, QIPFWarning):
-        typer.echo(f"qipf: warning: {message}", err=True)
+        typer.echo(printable(f"qipf: warning: {message}"), err=True)
     else:
         default(message, category, *where)

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from qipf.cli.options import Json, MaxRisk, print_result
-from qipf.errors import QIPFFileError, QIPFInputError
+from qipf.errors import QIPFInputError
 from qipf.validation.parameters import LARGEST_SEED
 
 if TYPE_CHECKING:
@@ -114,13 +114,9 @@ def score(
 
 def _arrays(path: Path) -> tuple[dict[str, Any], "np.ndarray", "np.ndarray | None"]:
     """Features by layer, logits and, if there are any, labels of a file."""
-    import numpy as np
+    from qipf.io.logits.numpy_files import read_arrays
 
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise QIPFFileError(f"{path} cannot be read as .npz ({error}).") from error
+    arrays = read_arrays(path)
     if "logits" not in arrays:
         raise QIPFInputError(f"{path} has no array logits; it has {', '.join(arrays) or 'none'}.")
     logits, labels = arrays.pop("logits"), arrays.pop("labels", None)

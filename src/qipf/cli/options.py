@@ -56,7 +56,11 @@ def results_of(text: str | None) -> list[str] | None:
 
 def print_result(as_json: bool, result: dict[str, Any], text: str) -> None:
     """Print a text for people, or the result as JSON."""
-    typer.echo(json.dumps(result, default=_plain, ensure_ascii=False) if as_json else text)
+    if as_json:
+        text = json.dumps(result, default=_plain, ensure_ascii=False)
+        if not text.isprintable():  # control characters that JSON need not escape
+            text = json.dumps(result, default=_plain).replace("\x7f", "\\u007f")
+    typer.echo(text)
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from qipf.io.schema import BEFORE_VERSION_5, refuse, require, require_keys
 from qipf.validation.parameters import is_integer
 
 #: Limits of a stored field: number of modes and their highest order. A score costs their product.
-MOST_ORDERS, HIGHEST_ORDER = 256, 1000
+MOST_ORDERS, HIGHEST_ORDER = 64, 64
 
 #: Largest spread of rows about their centres, in bandwidths: its square stays finite.
 WIDEST = 1e100

@@ -3,8 +3,10 @@
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,10 +14,17 @@ from filelock import FileLock, Timeout
 
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
 
+#: Codes of errors for a disk, a quota or a file that is full.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` when the block ends without an error."""
+    """Open a temporary file that replaces `path` when the block ends without an error.
+
+    A file that is replaced passes its permissions on, and a link stays: the file that it leads to
+    is replaced.
+    """
     with draft_file(path) as file:
         yield file
     publish(Path(file.name), path)
@@ -27,26 +36,40 @@ def draft_file(path: Path) -> Iterator[BinaryIO]:
 
     It is synced to disk at the end, and removed if the block raises.
     """
-    # a unique name: processes on two machines may write the same file at once
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    with _write_errors(path):
+        target = Path(os.path.realpath(path))
+        # a unique name: processes on two machines may write the same file at once
+        draft = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(draft, "w+b") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+        with _write_errors(path), open(draft, "w+b", opener=partial(_opened, target)) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except BaseException:
         _remove(draft)
         raise
+
+
+def _opened(target: Path, draft: str, flags: int) -> int:
+    """Create a draft with the permissions of the file that it will replace, from the start."""
+    try:
+        mode = stat.S_IMODE(os.stat(target).st_mode)
+    except FileNotFoundError:
+        return os.open(draft, flags, 0o666)  # less what the umask takes away
+    handle = os.open(draft, flags | os.O_EXCL, 0o600)
+    with suppress(OSError):  # file systems without permissions
+        os.chmod(draft, mode)
+    return handle
 
 
 def publish(draft: Path, path: Path) -> None:
     """Rename a draft to `path` atomically and durably; a file of that name is replaced."""
     try:
         with _write_errors(path):
-            os.replace(draft, path)
-            _sync_folder(path.parent)
+            target = Path(os.path.realpath(path))
+            os.replace(draft, target)
+            _sync_folder(target.parent)
     finally:
         _remove(draft)
 
@@ -57,7 +80,22 @@ def _write_errors(path: Path, kind: type[QIPFError] = QIPFError) -> Iterator[Non
     try:
         yield
     except OSError as error:
-        raise kind(f"Cannot write {path}: {error.strerror or error}.") from error
+        raise write_error(path, error, kind) from error
+
+
+def write_error(path: Path | str, error: OSError, kind: type[QIPFError] = QIPFError) -> QIPFError:
+    """The error for a file or folder that cannot be written.
+
+    >>> str(write_error("a.qipf", OSError(errno.EACCES, "Permission denied")))
+    'Cannot write a.qipf: Permission denied.'
+    """
+    text = f"Cannot write {path}: {error.strerror or error}."
+    if error.errno in DISK_FULL:
+        text += (
+            " Files that were complete before are intact: free some space, and run the same "
+            "command again."
+        )
+    return kind(text)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -296,7 +296,7 @@ class WrappedModel(NetworkModel):
         layer = network["layer"]
         if layer is not None and not isinstance(layer, str):
             refuse(path, f"its layer is {layer!r:.80}")
-        if network["pooling"] not in POOLINGS or not isinstance(network["fingerprint"], str):
+        if network["pooling"] not in list(POOLINGS) or not isinstance(network["fingerprint"], str):
             refuse(path, f"its pooling is {network['pooling']!r:.80}, or it has no fingerprint")
         field = QIPF.from_state({**header, "network": None}, arrays, path)
         model = cls(net, layer, field, network["pooling"], task, ignored)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """save and load: models and accept rules in one file, without pickle.
 
 A file is a safetensors file with a JSON header (`qipf.io.container`); `qipf.io.schema` lists the
-kinds and the keys of their headers. Format version 4 is written, versions 3 and 4 are read.
+kinds and the keys of their headers. Format version 5 is written, versions 3 to 5 are read.
 docs/architecture.md lists the arrays and header entries of each kind.
 """
 
@@ -14,15 +14,19 @@ from torch import nn
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, aligned
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
-from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning
+from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning, printable
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
+from qipf.io.inputs import reading
 from qipf.io.schema import KINDS, checked_header, refuse, written_by
 from qipf.layered.features import FeatureQIPF
 from qipf.layered.model import LayeredQIPF
+from qipf.network.features import LayerSite
 from qipf.network.forward import fingerprint
 from qipf.network.model import NetworkModel
+from qipf.network.tasks import Task
+from qipf.network.widths import logit_width, row_widths
 from qipf.network.wrapped import WrappedModel
 
 
@@ -32,7 +36,8 @@ def save(
     """Write a fitted model, without its network, or an accept rule to one file.
 
     The calibration set and the accept rule are saved with the model. The write is atomic: an older
-    file stays until the new one is complete.
+    file stays until the new one is complete, which gets its permissions. A link stays, and the file
+    it leads to is replaced.
 
     >>> import tempfile
     >>> import numpy as np
@@ -90,7 +95,37 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
             f"network has {fingerprint(net)}. Load the weights it was fitted with, or pass "
             "check=False."
         )
+    _require_fitting(path, found, net)
     return found
+
+
+def _require_fitting(path: Path | str, model: NetworkModel, net: nn.Module) -> None:
+    """Raise if the network's layers show that it cannot give the rows the model was fitted on."""
+    classes, logits = None, logit_width(net)
+    sites: dict[LayerSite, int] = {}
+    pooling = "grid"
+    if isinstance(model, LayeredQIPF):
+        fields = model.layer_fields()
+        sites = {site: len(field.metric.mean) for site, field in fields.items()}
+        classes = next((field.classes for field in fields.values()), None)
+        logits = 2 if logits == 1 else logits
+    elif isinstance(model, WrappedModel) and model.layer is not None:
+        sites, pooling = {LayerSite(model.layer): model.field.n_features_in_}, str(model.pooling)
+    elif isinstance(model, WrappedModel) and model.task_ == Task("multiclass", model.ignore_index):
+        classes = model.field.n_features_in_
+    if classes is not None and logits not in (None, classes):
+        raise QIPFFileError(
+            f"{path} was fitted on {classes} logits, but this network has {logits}. Load it with "
+            "the network it was fitted with."
+        )
+    for site, width in sites.items():
+        possible = row_widths(net, site, pooling)
+        if possible is not None and width not in possible:
+            raise QIPFFileError(
+                f"{path} was fitted on rows of {width} numbers at {site}, where this network has "
+                f"{' or '.join(map(str, sorted(possible)))}. Load it with the network it was "
+                "fitted with."
+            )
 
 
 def load_field(path: Path | str, instead: str = "model.uncertainty(inputs)") -> QIPF:
@@ -161,16 +196,27 @@ def save_calibration(field: QIPF, source: Path | str, path: Path | str) -> None:
 def describe(path: Path | str) -> tuple[dict[str, Any], str]:
     """The header of a file as plain values with its size and arrays, and a summary as text."""
     header, arrays = read_file(path)
-    found = _restored(header, arrays, str(path), None)
+    # names in the text must not control a terminal, nor fill it
+    found = _restored(_printable(header), arrays, str(path), None)
     size = Path(path).stat().st_size
     shapes = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
     text = aligned({"kind": "accept rule", "rule": str(found)})
     if isinstance(found, CalibrationMixin):
         text = found.summary()
-    version = f"qipf {header['library_version']}, format {header['format_version']}, {size:,} bytes"
+    library = printable(header["library_version"], 80)
+    version = f"qipf {library}, format {header['format_version']}, {size:,} bytes"
     net = ", net" if isinstance(found, NetworkModel) else ""
     text += "\n" + aligned({"in Python": f"qipf.load({str(path)!r}{net})", "written by": version})
     return {**header, "arrays": shapes, "bytes": size}, text
+
+
+def _printable(value: Any) -> Any:
+    """A header with all its texts printable and short."""
+    if isinstance(value, str):
+        return printable(value, 200)
+    if isinstance(value, dict):
+        return {name: _printable(item) for name, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _read(path: Path | str, net: nn.Module | None = None) -> Any:
@@ -178,6 +224,11 @@ def _read(path: Path | str, net: nn.Module | None = None) -> Any:
 
 
 def _restored(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | None) -> Any:
+    with reading(path):
+        return _checked(header, arrays, path, net)
+
+
+def _checked(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | None) -> Any:
     header = checked_header(header, path)
     if header["kind"] == "rule":
         if arrays:

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.inputs import checked_input
+from qipf.io.inputs import checked_input, reading
 from qipf.io.logits.columns import AUTO, label_column, listed
 from qipf.io.logits.table import (
     Block,
@@ -100,6 +100,14 @@ def read_labels(path: Path, classes: int) -> NDArray[np.int64]:  # (n,)
         if len(shape := arrays[UNNAMED].shape) != 1:
             raise QIPFInputError(f"{path}: labels must have shape (n,), got {shape}.")
         return checked_labels(arrays[UNNAMED].read(), classes, str(path), row_from(0))
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an .npz file."""
+    if path.suffix.lower() != ".npz":
+        raise QIPFInputError(f"Cannot read {str(path)!r}: a file in .npz is expected.")
+    with reading(path), _arrays(path) as arrays:
+        return {name: array.read() for name, array in arrays.items()}
 
 
 class _Array(NamedTuple):
