@@ -8,6 +8,9 @@ training predictions, exact modes, orders 1 to 4):
 
 - the poles of its modes between the 1 % and the 99 % quantile of ψ² over the training predictions,
 - the median uncertainty in each tenth of the training predictions, sparsest to densest,
+- the share of the steps that fall along 300 rays from the mean through training predictions, from
+  where they have passed every training prediction to four times that distance, and the largest
+  fall as a share of the rise; likewise along 300 rays in random directions,
 - the factor that `fit` chose, and what it loses against the best factor of the grid in ROC-AUC,
   averaged over clean images and seven corruptions.
 """
@@ -32,6 +35,9 @@ from qipf.progress import progress
 
 #: Zeros of the Hermite polynomials H_2, H_3 and H_4 as values of ψ², by order; H_1 has none but 0.
 POLES = {2: (0.5,), 3: (1.5,), 4: ((3 - math.sqrt(6)) / 2, (3 + math.sqrt(6)) / 2)}
+
+#: Rays of each kind, and places along a ray.
+RAYS, STEPS = 300, 61
 
 #: Test predictions of a file: clean, and under seven corruptions.
 LEVELS = 8
@@ -73,6 +79,20 @@ def monotone(medians: NDArray) -> bool:
     return bool(rise <= 0.1 * np.ptp(medians))
 
 
+def falls(field: QIPF, train: NDArray, directions: NDArray) -> str:
+    """Share of the steps outwards in which the uncertainty falls, and the largest fall."""
+    mean = train.mean(0)
+    units = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    farthest = ((train - mean) @ units.T).max(0)  # beyond it a ray has left the data
+    steps = farthest[:, None] * np.linspace(1, 4, STEPS)  # (rays, steps)
+    places = mean + steps[:, :, None] * units[:, None]
+    flat = places.reshape(-1, train.shape[1]).astype(train.dtype)
+    along = field.uncertainty(flat).reshape(steps.shape)
+    fall = np.maximum.accumulate(along, axis=1) - along
+    down = (np.diff(along, axis=1) < -1e-6 * np.abs(along[:, 1:])).mean()
+    return f"{down:.2%} ({(fall.max(1) / np.ptp(along, axis=1)).max():.1%})"
+
+
 def mean_area(field: QIPF, logits: NDArray, wrong: NDArray) -> float:
     scores = field.uncertainty(logits)
     parts = zip(np.array_split(scores, LEVELS), np.array_split(wrong, LEVELS), strict=True)
@@ -95,8 +115,12 @@ def rows(path: Path) -> Iterator[list[object]]:
         }
         best = max(areas, key=lambda factor: areas[factor])
         order = f"{'yes' if monotone(medians) else 'no'}: " + " ".join(f"{m:.3g}" for m in medians)
+        random = np.random.RandomState(0)
+        through = train[random.permutation(len(train))[:RAYS]] - train.mean(0)
+        anywhere = random.normal(size=(RAYS, train.shape[1]))
+        outwards = [falls(field, train, directions) for directions in (through, anywhere)]
         yield [
-            path.stem, normalization, reached(field, density), order,
+            path.stem, normalization, reached(field, density), order, *outwards,
             f"{field.bandwidth_factor_:.2g} ({own:.3f})", f"{best:.2g} ({areas[best]:.3f})",
             f"{max(0.0, areas[best] - own):.4f}",
         ]  # fmt: skip
@@ -109,7 +133,9 @@ def main() -> None:
     found = [row for path in progress(options.logits, "networks") for row in rows(path)]
     head = [
         "network", "kernel", "poles inside 1 % to 99 % of ψ²",
-        "median uncertainty by tenth, sparsest to densest: falls?", "chosen factor (ROC-AUC)",
+        "median uncertainty by tenth, sparsest to densest: falls?",
+        "steps that fall along rays through the data (largest fall)", "along random rays",
+        "chosen factor (ROC-AUC)",
         "best factor (ROC-AUC)", "regret",
     ]  # fmt: skip
     sys.stdout.write(

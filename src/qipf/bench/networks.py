@@ -161,11 +161,12 @@ NETWORKS: dict[str, tuple[Callable[[int, int, int], LayeredNetwork], Recipe]] = 
     "resnet18": (
         ResNet18,
         Recipe(
-            epochs=20,
+            epochs=30,
             batch_size=512,
             learning_rate=3e-3,
             augment=True,
             bfloat16=True,
+            cutout=8,
             weight_decay=0.2,
             pool=6,
         ),
