@@ -1,0 +1,52 @@
+"""Everything that the package imports is declared in pyproject.toml."""
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+class RuntimeOnly(ast.NodeTransformer):
+    """Removes what only a type checker reads."""
+
+    def visit_If(self, node):
+        typing_only = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if typing_only else self.generic_visit(node)
+
+
+def imported_packages():
+    """Top-level names of other packages, with a file that imports each."""
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(RuntimeOnly().visit(tree)):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            for name in names:
+                found[name.split(".")[0]] = path.name
+    return {k: v for k, v in found.items() if k not in {"qipf", *sys.stdlib_module_names}}
+
+
+def declared():
+    """Names of the distributions in the dependencies and all extras."""
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return {
+        re.match(r"[\w.-]+", entry)[0].lower().replace("_", "-") for one in lists for entry in one
+    }
+
+
+def test_every_import_is_declared():
+    known, distributions = declared(), packages_distributions()
+    assert "scipy" in imported_packages()
+    for name, path in imported_packages().items():
+        found = {each.lower().replace("_", "-") for each in distributions.get(name, [name])}
+        assert found & known, f"{path} imports {name}, which pyproject.toml does not declare"
