@@ -102,6 +102,15 @@ def test_an_archive_that_declares_more_than_it_can_hold_is_refused(tmp_path, mem
     assert memory() < ROOM
 
 
+def test_an_encrypted_archive_is_refused(tmp_path):
+    data = bytearray(zipped({"logits": npy(LOGITS)}))
+    data[6] |= 1
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "t.npz").write_bytes(bytes(data))
+    with pytest.raises(QIPFFileError, match=r"t\.npz cannot be read.*encrypted"):
+        read_table(tmp_path / "t.npz")
+
+
 def test_python_objects_are_never_loaded(tmp_path):
     labels = np.array([0, 1], dtype=object)
     np.savez(tmp_path / "t.npz", logits=LOGITS[:2], labels=labels, note=labels)
@@ -133,10 +142,11 @@ def test_a_footer_without_its_rows_is_refused(tmp_path):
     data = path.read_bytes()
     footer = int.from_bytes(data[-8:-4], "little")
     head, tail = data[: -footer - 8], data[-footer - 8 :]
-    # the last field of number 3 with two rows (zigzag 4) is that of the whole file
+    # the first integer 2 (zigzag 4) is the number of rows of the whole file
     found = tail.index(b"\x16\x04")
     path.write_bytes(head + tail[:found] + b"\x16\x06" + tail[found + 2 :])
-    with pytest.raises(QIPFFileError, match=r"t\.parquet"):
+    assert parquet.ParquetFile(path).metadata.num_rows == 3
+    with pytest.raises(QIPFFileError, match=r"t\.parquet is damaged: it declares 3 rows and has 2"):
         read_table(path)
 
 
