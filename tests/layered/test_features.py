@@ -91,6 +91,20 @@ def test_every_verb(model, tmp_path):
         assert line in model.summary()
 
 
+@pytest.mark.parametrize("as_input", [np.asarray, torch.from_numpy])
+def test_a_monitor_scores_the_other_rows_of_a_batch_with_nan(model, as_input):
+    features, logits, _ = FRESH
+    scores = model.uncertainty(features, logits)
+    scores[[3, 8]] = np.nan
+    expected = ShiftMonitor(model).update_scores(scores)
+    features, logits = {name: part.copy() for name, part in features.items()}, logits.copy()
+    features["deep"][3, 0], logits[8, 1] = np.inf, np.nan
+    features = {name: as_input(part) for name, part in features.items()}
+    found = ShiftMonitor(model).update(features, as_input(logits))
+    assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
+    assert (found.seen, found.abstained) == (30, expected.abstained)
+
+
 @pytest.mark.slow
 def test_saved_and_loaded_it_gives_the_same(model, tmp_path):
     path = tmp_path / "features.qipf"

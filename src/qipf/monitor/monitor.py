@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
 from qipf.errors import QIPFInputError
-from qipf.export.program import mapped
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
 from qipf.monitor.martingale import Martingale
@@ -270,22 +269,29 @@ def _network_scores(model: Any, batch: tuple[Any, ...], options: dict[str, Any])
             raise
     scores = torch.full(usable.shape, torch.nan, dtype=torch.float64)
     if usable.any():
-        scores[usable] = _network_scores(model, *rest).detach().cpu().double()
+        scores[usable] = torch.as_tensor(_network_scores(model, *rest)).detach().cpu().double()
     return scores
 
 
 def _selected(batch: Any, usable: Tensor) -> tuple[int, Any]:
-    """The number of tensors with one row per prediction, and the batch with their usable rows."""
+    """The number of arrays with one row per prediction, and the batch with their usable rows."""
     cut = 0
 
-    def keep(tensor: Tensor) -> Tensor:
+    def kept(value: Any) -> Any:
         nonlocal cut
-        if tensor.ndim == 0 or len(tensor) != len(usable):
-            return tensor
+        if isinstance(value, Mapping):
+            return {name: kept(part) for name, part in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)(kept(part) for part in value)
+        if not hasattr(value, "__array__"):  # tensors have it too
+            return value
+        found = value if isinstance(value, Tensor) else np.asarray(value)
+        if found.ndim == 0 or len(found) != len(usable):
+            return value
         cut += 1
-        return tensor[usable.to(tensor.device)]
+        return found[usable.to(found.device) if isinstance(found, Tensor) else usable.numpy()]
 
-    rest = mapped(batch, keep)
+    rest = kept(batch)
     return cut, rest
 
 
