@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
 from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
 from qipf.calibration.accuracy import METHODS
@@ -104,3 +105,24 @@ def test_the_function_takes_a_calibration_and_tensors(rng):
 def test_invalid_arguments_are_rejected(call, phrase):
     with pytest.raises(QIPFInputError, match=phrase):
         call()
+
+
+#: Error rates at uniform uncertainties for which a normal interval is too short.
+HARD = {
+    "known errors": lambda u: (u > 0.93).astype(float),
+    "accurate": lambda u: 1 / (1 + np.exp(-12 * (u - 1.05))),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("rate", HARD)
+def test_few_errors_of_few_held_out_predictions_are_covered_too(rate, method):
+    """A part of benchmarks/accuracy_intervals.py; a normal interval covers 84 to 91 %."""
+    rng, hits, draws = np.random.default_rng(0), 0, 400
+    for _ in range(draws):
+        held_out, window = rng.uniform(size=100), rng.uniform(size=1000)
+        wrong = rng.uniform(size=100) < HARD[rate](held_out)
+        found = AccuracyEstimator(held_out, wrong, method).estimate(window)
+        truth = 1 - np.mean(rng.uniform(size=1000) < HARD[rate](window))
+        hits += found.low <= truth <= found.high
+    assert binom.cdf(hits, draws, 0.95) > 0.01

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import filelock
 import pytest
@@ -162,24 +160,30 @@ def test_a_signal_after_bad_lines_alone_is_no_error(monkeypatch, capsys, folder)
     assert told[-1] == "stream.csv: 15 more bad lines up to line 25; skipped."
 
 
-def test_a_rotated_log_is_an_error(monkeypatch, capsys, folder):
-    state = folder / "s.qipf"
+def test_a_rotated_log_is_followed_and_said(monkeypatch, capsys, folder):
+    told = []
 
-    def rotate():
-        while not state.exists():
-            time.sleep(0.01)
+    def warn(text):
+        told.append(text)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def report(*_):
+        if (folder / "stream.csv.1").exists():
+            return
         (folder / "stream.csv").rename(folder / "stream.csv.1")
         write("stream.csv", make_logits(3, seed=3).tolist())
 
-    thread = threading.Thread(target=rotate)
-    thread.start()
-    flags = ["stream.csv", "--state", state, "--window", 20]
-    code, told, err = watched(monkeypatch, capsys, *flags, "--follow")
-    thread.join()
-    assert (code, told[-1]["seen"]) == (2, 45)
-    assert "stream.csv was moved or removed" in err
-    code, told, err = watched(monkeypatch, capsys, *flags, "--new-input")
-    assert (code, told[-1]["seen"], err) == (0, 48, "")
+    module = sys.modules["qipf.cli.monitor"]
+    monkeypatch.setattr(module, "_warn", warn)
+    monkeypatch.setattr(module, "print_result", report)
+    flags = ["stream.csv", "--state", "s.qipf", "--window", 20]
+    assert watched(monkeypatch, capsys, *flags, "--follow")[0] == 143
+    assert len(told) == 1
+    assert "stream.csv was moved or removed, and there is a new" in told[0]
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    code, found, _ = watched(monkeypatch, capsys, *flags)
+    assert (code, found[-1]["seen"]) == (0, 48)
 
 
 def test_a_state_is_for_one_watch_at_a_time(monkeypatch, capsys, folder):

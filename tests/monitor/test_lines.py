@@ -112,42 +112,86 @@ def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
     assert found == [b"a", b"bb", b"c"]  # what has no end is left for later
 
 
-def test_a_truncated_file_is_rejected(path, monkeypatch):
+@pytest.mark.parametrize("content", [b"", b"c\n", b"c\nd\ne\nf\n"])
+def test_a_rewritten_file_ends_its_lines(path, monkeypatch, content):
+    """Also if it has grown past the position again before anybody looks."""
     monkeypatch.setattr(module, "PAUSE", 0.001)
-    path.write_bytes(b"a\nb\n")
-    with (
-        LineSource(path, follow=True) as source,
-        pytest.raises(QIPFInputError, match="shorter than the part already read"),
-    ):
-        for _ in source.lines():
-            path.write_bytes(b"a\n")
-
-
-@pytest.mark.parametrize("replaced", [True, False])
-def test_a_moved_file_is_read_to_its_end_then_rejected(path, monkeypatch, replaced):
-    monkeypatch.setattr(module, "PAUSE", 0.001)
-    path.write_bytes(b"a\n")
-    found, looks = [], module.LineSource._moved
-
-    def looked(source):
-        moved = looks(source)
-        if moved and found == [b"a"]:  # its writer has not noticed yet
-            with open(path.with_suffix(".1"), "ab") as file:
-                file.write(b"late\n")
-        return moved
-
-    monkeypatch.setattr(module.LineSource, "_moved", looked)
-    with (
-        LineSource(path, follow=True) as source,
-        pytest.raises(QIPFInputError, match="was moved or removed"),
-    ):
+    path.write_bytes(b"a\nb\nunfinished")
+    with LineSource(path, follow=True) as source:
+        found = []
         for lines in source.lines():
             found += lines.texts
-            if found == [b"a"]:
-                path.rename(path.with_suffix(".1"))
-                if replaced:
-                    path.write_bytes(b"new\n")
-    assert found == [b"a", b"late"]
+            path.write_bytes(content)
+        assert (found, source.replaced) == ([b"a", b"b"], "rewritten")
+        source._follow = False
+        assert texts(source) == content.split()
+        assert source.replaced == ""
+
+
+def test_a_file_rewritten_during_one_reading_is_rejected(path, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 4)
+    path.write_bytes(b"a\nb\nc\nd\n")
+    with (
+        LineSource(path) as source,
+        pytest.raises(QIPFInputError, match="was truncated or rewritten while it was read"),
+    ):
+        for _ in source.lines():
+            path.write_bytes(b"e\nf\ng\nh\n")
+
+
+def test_the_tail_is_of_what_was_read(path):
+    path.write_bytes(b"a\nb\n")
+    with LineSource(path) as source:
+        before = source.tail(4)
+        assert texts(source) == [b"a", b"b"]
+        path.write_bytes(b"c\nd\ne\n")
+        assert source.tail(4) == before
+    with LineSource(path) as source:
+        assert source.tail(4) != before
+
+
+def test_a_moved_file_is_read_to_its_end_until_the_new_one_has_lines(path, monkeypatch):
+    old, found, looks = path.with_suffix(".1"), [], []
+    path.write_bytes(b"a\n")
+
+    def look(source):
+        """Between two reads: its writer writes to the old file, then opens the new one."""
+        looks.append(plain(source))
+        if len(looks) == 1:
+            path.rename(old)
+        if len(looks) == 2:
+            path.write_bytes(b"")
+        if len(looks) == 3:
+            with open(old, "ab") as file:
+                file.write(b"late\nlast")
+            path.write_bytes(b"new\n")
+        return looks[-1]
+
+    plain = module.LineSource._has_successor
+    monkeypatch.setattr(module.LineSource, "_has_successor", look)
+    monkeypatch.setattr(module, "PAUSE", 0)
+    with LineSource(path, follow=True) as source:
+        for lines in source.lines(whole=True):
+            found += lines.texts
+        assert (found, source.replaced) == ([b"a", b"late", b"last"], "moved")
+        source._follow = False
+        assert texts(source) == [b"new"]
+    assert looks == [False, False, False, True, True]
+
+
+def test_a_copy_in_the_place_of_a_file_is_read_on(path, monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0)
+    path.write_bytes(b"a\nb\n")
+    found, wanted = [], threading.Event()
+    with LineSource(path, follow=True, stopping=wanted.is_set) as source:
+        for lines in source.lines():
+            found += lines.texts
+            if found == [b"a", b"b"]:
+                path.with_suffix(".new").write_bytes(b"a\nb\nc\n")
+                path.with_suffix(".new").replace(path)
+            else:
+                wanted.set()
+    assert found == [b"a", b"b", b"c"]
 
 
 def test_standard_input_is_read_to_its_end(stdin):

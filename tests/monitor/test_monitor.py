@@ -2,6 +2,8 @@
 
 import copy
 import json
+import pickle
+import threading
 
 import numpy as np
 import pytest
@@ -328,3 +330,64 @@ def test_an_interrupted_update_counts_nothing(rng, monkeypatch):
             monitor.update_scores(rng.normal(size=10))
     assert monitor.verdict() == before
     assert monitor._state.p_values.seen == 10
+
+
+def test_threads_that_add_at_once_lose_nothing(monkeypatch, rng):
+    """The second begins after the first has read the state and before it has written it."""
+    monitor, plain, over = ShiftMonitor(Calibration(rng.normal(size=50))), Martingale.add, []
+
+    def add(self, p, q, log_threshold):
+        if not over:
+            over.append(threading.Event())
+            threads.append(threading.Thread(target=second))
+            threads[0].start()
+            over[0].wait(0.1)  # with a lock the second waits, and this runs out
+        return plain(self, p, q, log_threshold)
+
+    def second():
+        monitor.update_scores([2.0, 3.0])
+        over[0].set()
+
+    threads = []
+    monkeypatch.setattr(Martingale, "add", add)
+    assert monitor.update_scores([1.0]).seen == 1
+    threads[0].join()
+    assert monitor.seen == 3
+    assert monitor._state.recent.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_monitor_can_be_copied_and_pickled(rng):
+    monitor = ShiftMonitor(Calibration(rng.normal(size=50)))
+    monitor.update_scores([1.0, 2.0])
+    for twin in (copy.deepcopy(monitor), pickle.loads(pickle.dumps(monitor))):
+        assert twin.update_scores([3.0]).seen == 3
+    assert monitor.seen == 2
+
+
+@pytest.mark.parametrize("sizes", [[500], [1] * 20 + [480], [19, 1, 480], [21, 479]])
+def test_the_first_window_is_compared_with_the_held_out_set(rng, sizes):
+    calibration = Calibration(rng.normal(size=100))
+    monitor = ShiftMonitor(calibration, window=20)
+    scores = np.append([np.nan, 5.0], rng.normal(loc=1.0, size=498))
+    parts = np.split(scores, np.cumsum(sizes)[:-1])
+    starts = [monitor.update_scores(part).start for part in parts]
+    alone = ShiftMonitor(calibration, window=20).update_scores(scores[:20]).window
+    for seen, start in zip(np.cumsum(sizes), starts, strict=True):
+        assert start == (alone if seen >= 20 else None)
+    assert alone.abstained == 1
+
+
+def test_a_shift_from_the_first_prediction_on_shows_in_the_first_window():
+    """With few held-out scores the stream soon ranks among itself: the alarm seldom comes."""
+    alarms, found, false = 0, 0, 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        calibration = Calibration(rng.normal(size=20))
+        verdict = ShiftMonitor(calibration).update_scores(rng.normal(0.5, size=2000))
+        alarms += verdict.alarm
+        found += verdict.start.ks_p_value <= 0.05
+        usual = ShiftMonitor(calibration, alpha=0.05).update_scores(rng.normal(size=1000))
+        false += usual.start.ks_p_value <= 0.05
+    assert alarms <= 2
+    assert found >= 9
+    assert false <= 3

@@ -351,34 +351,77 @@ def test_bad_lines_are_all_reported_when_a_layout_ends_the_watch(field, tmp_path
     assert warnings[-1] == f"{path}: 15 more bad lines up to line 25; skipped."
 
 
-@pytest.mark.parametrize("moved", [True, False])
-def test_when_a_log_is_rotated_what_was_read_is_saved(field, stream, tmp_path, monkeypatch, moved):
-    """Moved, or copied and truncated: the state is at the end of the old file."""
+@pytest.mark.parametrize("how", ["moved", "truncated", "regrown"])
+def test_a_rotated_log_is_followed(field, stream, tmp_path, monkeypatch, how):
+    """Moved, or copied and truncated, also if it is longer than before when it is looked at."""
     monkeypatch.setattr("qipf.monitor.lines.PAUSE", 0.001)
-    state, new = tmp_path / "state.qipf", stream.read_text().replace("1", "2")
-
-    def rotate():
-        if moved:
-            stream.rename(stream.with_suffix(".1"))
-        stream.write_text(new if moved else "")
+    state, old = tmp_path / "state.qipf", stream.read_text()
+    header = ",".join(f"logit_{k}" for k in range(10)) + "\n"
+    new = header + old.replace("1", "2") * (2 if how == "regrown" else 1)
+    reports, stop = [], []
 
     class Reports(list):
         def append(self, report):
             super().append(report)
             if report.number == 5:  # five rows of a sixth window are pending
-                rotate()
+                if how == "moved":
+                    stream.rename(stream.with_suffix(".1"))
+                stream.write_text("" if how == "truncated" else new)
+            if report.number == 6 and how == "truncated":
+                stream.write_text(new)
+            if report.number == 7:
+                stop.append(True)
 
-    reports = Reports()
-    with pytest.raises(QIPFInputError, match="Read the new file with --new-input"):
-        watch(field, stream, state, reports, follow=True)
-    assert [report.verdict.seen for report in reports] == [10, 20, 30, 40, 50, 55]
+    reports, warnings = Reports(), []
+    watch(field, stream, state, reports, warnings, stopping=lambda: bool(stop), follow=True)
+    assert [report.verdict.seen for report in reports[:7]] == [10, 20, 30, 40, 50, 55, 60]
+    assert [report.lines for report in reports[5:7]] == [0, 6]
+    told = [text for text in warnings if "from its start" in text]
+    assert len(told) == 1
+    assert ("a new file" if how == "moved" else "truncated") in told[0]
+    # the state is in the new file: resumed, the rest of it is read
+    rows = 55 * (2 if how == "regrown" else 1)
+    assert watch(field, stream, state)[0][-1].verdict.seen == 55 + rows
+
+
+def test_a_state_saved_at_a_rotation_resumes_in_the_new_file(field, stream, tmp_path, monkeypatch):
+    monkeypatch.setattr("qipf.monitor.lines.PAUSE", 0.001)
+    state, new = tmp_path / "state.qipf", stream.read_text().replace("1", "2")
+
+    def warned(text):
+        if "from its start" in text:
+            stops.append(True)
+
+    stops = []
+
+    class Reports(list):
+        def append(self, report):
+            super().append(report)
+            if report.number == 5:
+                stream.rename(stream.with_suffix(".1"))
+                stream.write_text(new)
+
+    class Warnings(list):
+        def append(self, text):
+            warned(text)
+
+    watch(field, stream, state, Reports(), Warnings(), stopping=lambda: bool(stops), follow=True)
     assert ShiftMonitor.load(state, field).seen == 55
+    assert watch(field, stream, state)[0][-1].verdict.seen == 55 + 55
+
+
+def test_the_states_own_file_is_not_a_new_input(field, stream, tmp_path):
+    state = tmp_path / "state.qipf"
+    watch(field, stream, state)
+    with pytest.raises(QIPFInputError, match="57 of its lines are counted. Omit --new-input"):
+        watch(field, stream, state, new_input=True)
+    moved = stream.rename(tmp_path / "moved.csv")
+    with pytest.raises(QIPFInputError, match="is the file that the state was reading"):
+        watch(field, moved, state, new_input=True)
+    stream.write_text(moved.read_text().replace("1", "2"))
     with pytest.raises(QIPFInputError, match="is not the file that the state was reading"):
         watch(field, stream, state)
-    if moved:  # what its writer still wrote to the old one can be read there
-        with open(stream.with_suffix(".1"), "a") as file:
-            file.write(",".join(["0"] * 10) + "\n")
-        assert watch(field, stream.with_suffix(".1"), state)[0][-1].verdict.seen == 56
-    stream.write_text(new)
-    reports, _ = watch(field, stream, state, new_input=True)
-    assert reports[-1].verdict.seen == 55 + 55 + moved
+    with open(moved, "a") as file:  # what its writer still wrote to the old one
+        file.write(",".join(["0"] * 10) + "\n")
+    assert watch(field, moved, state)[0][-1].verdict.seen == 56
+    assert watch(field, stream, state, new_input=True)[0][-1].verdict.seen == 56 + 55

@@ -158,7 +158,7 @@ KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condense
 
 def test_every_kind_of_every_version_has_its_file():
     names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
-    assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2"}
+    assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2", "monitor-v3"}
     for version in (3, 4, 5):
         field = load_field(STORED / f"field-v{version}.qipf")
         assert field.log_weights_ is None

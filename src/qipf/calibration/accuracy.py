@@ -21,7 +21,8 @@ METHODS = ("threshold", "isotonic")
 class AccuracyEstimate:
     """Estimated accuracy of a window of predictions, with an interval.
 
-    The interval is a normal approximation for data like the held-out set. A shift that makes
+    The interval is for data like the held-out set: in 240 simulated settings, 95 % intervals held
+    the accuracy in 95 % of the draws (`benchmarks/accuracy_intervals.py`). A shift that makes
     predictions wrong without raising their uncertainty (a new class taken for a known one, labels
     whose meaning changed, adversarial inputs) does not change the estimate.
     """
@@ -52,10 +53,12 @@ class AccuracyEstimator:
     :math:`\sqrt n` held-out predictions and constant beyond them. On data like the held-out set
     both are unbiased. On shifted data the first reacts more, so it is the default.
 
-    The interval for the window's true accuracy is normal, with the variance of the estimate's error
-    on the window and from the held-out set. If a share :math:`q` of the :math:`m` predictions of
-    the window is counted as wrong, and among the :math:`n` held-out ones a share :math:`a` of those
-    counted as wrong was correct and a share :math:`b` of the others wrong,
+    The interval for the window's true accuracy extends :math:`z\sqrt V + z^2/2n + 1/2m` to both
+    sides, V being the variance of the estimate's error on the window and from the held-out set. The
+    second term is that of bounds on small counts, such as Wilson's: where few held-out predictions
+    are misjudged, the normal interval alone is too short. If a share :math:`q` of the :math:`m`
+    predictions of the window is counted as wrong, and among the :math:`n` held-out ones a share
+    :math:`a` of those counted as wrong was correct and a share :math:`b` of the others wrong,
     :math:`V = (qa + (1-q)b)(1/m + 1/n)`. For isotonic steps with error rates :math:`r_k`, held-out
     counts :math:`n_k` and shares :math:`v_k` of the window,
     :math:`V = \sum_k v_k r_k (1-r_k)/m + \sum_k v_k^2 r_k(1-r_k)/n_k`. Half an error and half a
@@ -113,7 +116,8 @@ class AccuracyEstimator:
             from_held_out = float((share**2) @ (steps.variances / steps.counts))
         variance = float(share @ steps.variances) / m + from_held_out
         # half a prediction: the true accuracy is a whole number of them
-        margin = float(ndtri(0.5 + confidence / 2)) * math.sqrt(variance) + 0.5 / m
+        z = float(ndtri(0.5 + confidence / 2))
+        margin = z * math.sqrt(variance) + z * z / (2 * self.held_out) + 0.5 / m
         return AccuracyEstimate(
             accuracy=accuracy,
             low=max(0.0, accuracy - margin),

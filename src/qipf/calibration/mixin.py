@@ -14,6 +14,7 @@ from qipf.calibration.detection import (
     warn_if_worse,
     warn_of_labels,
 )
+from qipf.calibration.snapshots import Snapshots
 from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
@@ -38,7 +39,7 @@ class Prediction:
     probabilities: Any = None  # (n, classes) of the layers' mixture; None without layers
 
 
-class CalibrationMixin:
+class CalibrationMixin(Snapshots):
     """Decisions of a fitted model, from the uncertainties of a calibration set.
 
     A model defines `uncertainty`, `_require_fitted`, `facts` (lines of the summary),
@@ -58,7 +59,6 @@ class CalibrationMixin:
 
     if TYPE_CHECKING:
 
-        def _require_fitted(self) -> None: ...
         def facts(self) -> dict[str, str]: ...  # noqa: D102
         def state(self) -> tuple[dict[str, Any], Arrays]: ...  # noqa: D102
         @classmethod
@@ -95,12 +95,18 @@ class CalibrationMixin:
     def _set_calibration(
         self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
     ) -> None:
-        self.calibration_ = Calibration(uncertainty, wrong, self.score_origin())
-        self.detection_ = None if wrong is None else error_detection(uncertainty, wrong, logits)
+        calibration = Calibration(uncertainty, wrong, self.score_origin())
+        detection = None if wrong is None else error_detection(uncertainty, wrong, logits)
+        with self._decisions()._changed() as model:
+            model.calibration_, model.detection_ = calibration, detection
+            model.rule_ = None  # it was made from another calibration set
         if wrong is not None and logits is not None:
             warn_of_labels(wrong, logits)
-            warn_if_worse(self.detection_)
-        self.rule_ = None  # it was made from another calibration set
+            warn_if_worse(detection)
+
+    def _decisions(self) -> "CalibrationMixin":
+        """The model that holds the calibration set and the rule."""
+        return self
 
     def training_sample(self) -> TrainingSample | None:
         """A sample of the training rows or logits, if the model has one."""

@@ -78,7 +78,8 @@ def monitor(
 
     With --state, the state is saved before each verdict is printed, also after Ctrl-C (exit code
     130) or SIGTERM (143). A resumed run prints the last verdict again under the same number and
-    continues a file where it stopped; the last line of a file without a line feed is left for the
+    continues a file where it stopped. With --follow, a new file of the same name is read from its
+    start, as after a log rotation. The last line of a file without a line feed is left for the
     next run. A resumed run without new lines is not an error; an input without any prediction is.
 
     Example: `qipf monitor model.qipf predictions.csv --follow --state monitor.qipf`
@@ -191,6 +192,8 @@ def _line(report: "Report") -> str:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"
         parts.append(f"accuracy {accuracy.accuracy:.1%} ({interval})")
     parts.append(f"{window.abstained:,} of {window.count:,} abstained")
+    if verdict.start is not None and verdict.start.ks_p_value <= 0.01:
+        parts.append(f"the first window differs (p {verdict.start.ks_p_value:.2g})")
     if report.bad_lines:
         parts.append(f"{report.bad_lines:,} bad lines so far")
     return ", ".join(parts)

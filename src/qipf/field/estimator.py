@@ -3,8 +3,7 @@
 import copy
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import entropy_of
 from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
+from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
@@ -176,10 +176,10 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         wrong : (n,) booleans, true where the model erred: instead of `y`, when `X` is not logits.
         """
         check_parameters(self)
-        with self._unchanged_on_failure():
-            self._reset()
-            self._add(X, y, wrong, None, fewest=2)
-            self._build()
+        with self._changed() as field:
+            field._reset()
+            field._add(X, y, wrong, None, fewest=2)
+            field._build()
         return self
 
     def partial_fit(
@@ -203,8 +203,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
                 "This field was loaded from a file, which does not hold the training rows. Fit a "
                 "new one to add rows."
             )
-        with self._unchanged_on_failure():
-            self._add(X, y, wrong, logits, fewest=1)
+        with self._changed() as field:
+            field._add(X, y, wrong, logits, fewest=1)
         return self
 
     def build(self) -> "Self":
@@ -215,11 +215,11 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def fit_rows(self, rows: TrainingRows) -> "Self":
         """Build the field from training rows that were collected elsewhere, as on a cluster."""
         check_parameters(self)
-        with self._unchanged_on_failure():
-            self._reset()
-            self.n_features_in_ = rows.sample.shape[1]
-            self._rows, self._device = rows, self._compute_device(rows.sample, None)
-            self._build()
+        with self._changed() as field:
+            field._reset()
+            field.n_features_in_ = rows.sample.shape[1]
+            field._rows, field._device = rows, self._compute_device(rows.sample, None)
+            field._build()
         return self
 
     def _add(self, X: Any, y: Any, wrong: Any, logits: Tensor | None, fewest: int) -> None:
@@ -286,15 +286,6 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         for name in self.learned:
             self.__dict__.pop(name, None)
 
-    @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__ = before
-            raise
-
     def __sklearn_is_fitted__(self) -> bool:
         return "offset_" in self.__dict__ or "_rows" in self.__dict__
 
@@ -305,8 +296,8 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             raise QIPFNotFittedError(
                 f"This {type(self).__name__} is not fitted yet. Call fit(train_logits) first."
             )
-        with self._unchanged_on_failure():
-            self._build()  # rows were added by partial_fit
+        with self._changed() as field:
+            field._build()  # rows were added by partial_fit
 
     # ------------------------------------------------------------------ scoring
 
@@ -361,6 +352,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             return -self.offset_
         return self.calibration_.outlier_limit(float(self.contamination))
 
+    @on_snapshot
     def __call__(self, X: Any) -> Prediction:
         """Predicted class, uncertainty and decisions for logits; see `Prediction`."""
         rows = self._checked(X)

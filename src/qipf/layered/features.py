@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import Prediction, prediction_as
+from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import OnnxFile, checked_path, expected, write_onnx
@@ -149,13 +150,14 @@ class FeatureQIPF(LayeredModel):
                 sample, tuning, tuple(whole.rows), classes, int(self.max_dimension), condensed
             )
             fields, weights = fit_mixture(fields, tuning)
-        self.layers_, self.fields_, self.weights_ = tuple(fields), tuple(fields.values()), weights
-        self.perturbed_ = tuple(copies)
-        self._example = whole[:ROWS]
-        with torch.no_grad():
-            self._check_fit(tuning, len(whole))
-        if held_out is not None:  # the classifier was not trained on them
-            self._training = TrainingSample(class_logits(whole.logits[order]).cpu(), len(whole))
+        with self._changed() as model, torch.no_grad():
+            model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
+            model.weights_, model.perturbed_ = weights, tuple(copies)
+            model._example = whole[:ROWS]
+            model._check_fit(tuning, len(whole))
+            if held_out is not None:  # the classifier was not trained on them
+                logits_seen = class_logits(whole.logits[order]).cpu()
+                model._training = TrainingSample(logits_seen, len(whole))
         return self
 
     def _split(
@@ -177,34 +179,41 @@ class FeatureQIPF(LayeredModel):
                 "This FeatureQIPF is not fitted yet. Call fit(features, logits, labels) first."
             )
 
+    @on_snapshot
     def __call__(self, features: Features, logits: Any) -> Prediction:
         """Predicted class, uncertainty and decisions; see `Prediction`."""
         given = self._checked(features, logits)
         uncertainty, probabilities = self._mixture(given.logits, given.rows)
         return prediction_as(self._prediction(given.logits, uncertainty, probabilities), logits)
 
+    @on_snapshot
     def uncertainty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
         return as_given(self._uncertainty(self._checked(features, logits)), logits)
 
+    @on_snapshot
     def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
         """Conformal p-value of each prediction; small is unusual. See `qipf.Calibration`."""
         return self._p_values(self.uncertainty(features, logits))
 
+    @on_snapshot
     def accepts(self, features: Features, logits: Any) -> Any:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
         return self._accepted(self.uncertainty(features, logits))
 
+    @on_snapshot
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         given = self._checked(features, logits)
         return as_given(self._posteriors(given.logits, given.rows)[1], logits)
 
+    @on_snapshot
     def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
         given = self._checked(features, logits)
         return as_given(self._posteriors(given.logits, given.rows)[0], logits)
 
+    @on_snapshot
     def explain(self, features: Features, logits: Any, nearest: int = 3) -> list[Explanation]:
         """Explain each prediction's uncertainty; see `LayeredQIPF.explain`."""
         require_positive_integer(nearest, "nearest")

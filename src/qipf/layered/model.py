@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
@@ -132,12 +133,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                     centers, tuning, sites, classes, int(self.max_dimension), condensed
                 )
                 fields, weights = fit_mixture(fields, tuning, least)
-        self.layers_, self.fields_ = tuple(fields), tuple(fields.values())
-        self.weights_ = weights
         assert example is not None  # the loader holds examples
-        self._set_fitted(example)
-        with torch.no_grad():
-            self._check_fit(tuning, 1 + max(int(part[PLACES].max()) for part in (centers, held)))
+        seen = 1 + max(int(part[PLACES].max()) for part in (centers, held))
+        with self._changed() as model, torch.no_grad():
+            model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
+            model.weights_ = weights
+            model._set_fitted(example)
+            model._check_fit(tuning, seen)
         return self
 
     def _check_parameters(self) -> None:
@@ -157,14 +159,17 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 "This LayeredQIPF is not fitted yet. Call fit(train_loader) first."
             )
 
+    @on_snapshot
     def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         return self._evaluate(self._arguments(inputs, options))[3]
 
+    @on_snapshot
     def posteriors(self, *inputs: Any, **options: Any) -> Tensor:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
         return self._evaluate(self._arguments(inputs, options))[2]
 
+    @on_snapshot
     def explain(self, inputs: Any, nearest: int = 3) -> list[Explanation]:
         """Explain each prediction's uncertainty; ``print(model.explain(inputs)[0])``.
 

@@ -51,6 +51,9 @@ class LineSource:
     Attributes
     ----------
     unfinished : whether a last line without a line feed was left unread.
+    replaced : why the lines of a followed file ended: another file took its place (``"moved"``) or
+        its content was replaced (``"rewritten"``). `lines` then reads the new content. Empty if
+        they did not end so.
     """
 
     def __init__(
@@ -58,10 +61,11 @@ class LineSource:
     ) -> None:
         self.path, self.stopping, self._follow = path, stopping, follow
         self.name = "standard input" if path is None else str(path)
-        self.unfinished = False
+        self.unfinished, self.replaced = False, ""
         if path is None:
             _require_standard_input()
         self._descriptor = 0 if path is None else _open(path)
+        self._read, self._position = b"", 0  # the last bytes that were read, and where they end
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -75,20 +79,34 @@ class LineSource:
         self.close()
 
     def tail(self, end: int) -> str:
-        """Digest of the bytes before a position of the file; empty if the file is shorter."""
+        """Digest of the bytes before a position of the file; empty if the file is shorter.
+
+        Of bytes that were read just now, not of others that may have replaced them since.
+        """
+        data = self._before(end)
+        if len(data) < min(end, TAIL):
+            return ""
+        return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+    def _before(self, end: int) -> bytes:
         start = max(0, end - TAIL)
-        data = os.pread(self._descriptor, end - start, start)
-        return hashlib.blake2b(data, digest_size=16).hexdigest() if len(data) == end - start else ""
+        first = self._position - len(self._read)
+        if first <= start and end <= self._position:
+            return self._read[start - first : end - first]
+        return os.pread(self._descriptor, end - start, start)
 
     def lines(self, start: int = 0, whole: bool = False) -> Iterator[Lines]:
         """Lines of a file from byte `start` on, or the next lines of standard input.
 
-        A last line without a line feed is included unless `whole` is set.
+        A last line without a line feed is included unless `whole` is set and the file may grow.
         """
+        self.replaced = ""
         if self.path is not None:
+            self._read, self._position = b"", 0
+            self._read, self._position = self._before(start), start
             os.lseek(self._descriptor, start, os.SEEK_SET)
         rest, too_long, end = b"", False, start
-        for data in self._chunks(start):
+        for data in self._chunks():
             *texts, rest = (rest + data).split(b"\n")
             ends = list(accumulate((len(text) + 1 for text in texts), initial=end))[1:]
             end = ends[-1] if ends else end
@@ -99,14 +117,15 @@ class LineSource:
                 end, rest, too_long = end + len(rest), b"", True
             if texts:
                 yield Lines(texts, ends)
-        left = bool(rest or too_long) and not self.stopping()
+        left = bool(rest or too_long) and not self.stopping() and self.replaced != "rewritten"
+        whole = whole and not self.replaced
         self.unfinished = left and whole
         if left and not whole:
             yield Lines([TOO_LONG if too_long else rest], [end + len(rest)])
 
-    def _chunks(self, position: int) -> Iterator[bytes]:
-        """Bytes from `position` on, until the input ends or `stopping` returns True."""
-        moved = False
+    def _chunks(self) -> Iterator[bytes]:
+        """Bytes from the position on, until the input ends, is replaced, or `stopping`."""
+        successor = False
         while not self.stopping():
             if self.path is None and not select.select([0], [], [], PAUSE)[0]:
                 continue
@@ -114,33 +133,54 @@ class LineSource:
                 data = os.read(self._descriptor, CHUNK)
             except OSError as error:
                 raise QIPFInputError(f"Cannot read {self.name}: {error.strerror}.") from error
+            if self.path is not None and self._rewritten():
+                if not self._follow:
+                    raise QIPFInputError(
+                        f"{self.name} was truncated or rewritten while it was read. Read the new "
+                        "file with --new-input."
+                    )
+                self.replaced = "rewritten"
+                return
             if data:
-                position += len(data)
+                self._read = self._read[-TAIL - LONGEST_LINE :] + data
+                self._position += len(data)
                 yield data
             elif not self._follow:
                 return
-            elif os.fstat(self._descriptor).st_size < position:
-                raise QIPFInputError(
-                    f"{self.name} is now shorter than the part already read: it was truncated or "
-                    "rewritten. Read the new file with --new-input."
-                )
             else:
-                # read once more after a move: lines may have been written just before it
-                before, moved = moved, self._moved()
-                if before and moved:
-                    raise QIPFInputError(
-                        f"{self.name} was moved or removed while it was read. Read the new file "
-                        "with --new-input."
-                    )
+                # read once more after that: lines may have been written just before it
+                before, successor = successor, self._has_successor()
+                if before and successor:
+                    if not self._reopened():
+                        self.replaced = "moved"
+                        return
+                    successor = False
                 time.sleep(PAUSE)
 
-    def _moved(self) -> bool:
-        """Whether the path no longer leads to the open file, as after a log rotation."""
+    def _rewritten(self) -> bool:
+        """Whether the bytes before the position are no longer those that were read."""
+        known = self._read[-TAIL:]
+        return os.pread(self._descriptor, len(known), self._position - len(known)) != known
+
+    def _has_successor(self) -> bool:
+        """Whether the path leads to another file that is not empty, as after a log rotation."""
         assert self.path is not None
         try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+            now = os.stat(self.path)
         except OSError:
-            return True
+            return False  # not yet
+        return now.st_size > 0 and not os.path.samestat(now, os.fstat(self._descriptor))
+
+    def _reopened(self) -> bool:
+        """Open the file that the path leads to now; whether it continues the one before."""
+        assert self.path is not None
+        descriptor = _open(self.path)
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        if self._position == 0 or self._rewritten():
+            return False
+        os.lseek(descriptor, self._position, os.SEEK_SET)
+        return True
 
 
 def _open(path: Path) -> int:

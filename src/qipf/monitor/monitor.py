@@ -19,6 +19,7 @@ from qipf.calibration.one_per_input import one_per_input
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
+from qipf.locks import Lock
 from qipf.monitor.martingale import Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 from qipf.monitor.state import State, read_state, restored_state, write_state
@@ -46,6 +47,7 @@ class Verdict:
     alarm_at: int | None  # the prediction, counted from 1, that raised the alarm
     change_point: int | None  # estimate of the first prediction after the change
     window: WindowStatistics  # the last predictions compared with the held-out ones
+    start: WindowStatistics | None  # the first window, likewise; None until it is complete
     accuracy: AccuracyEstimate | None  # of the window; None without labelled held-out predictions
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,6 +69,14 @@ class ShiftMonitor:
     Assumptions: the held-out predictions were used neither to fit the model nor to train the
     network, and the stream is exchangeable. Frames of one film, or a stream sorted by class, are
     not exchangeable with shuffled data and correctly raise the alarm.
+
+    Because every prediction is ranked among those before it, a shift that is there from the first
+    prediction on soon looks usual: with few held-out predictions the alarm may never come.
+    `Verdict.start` compares the first window with the held-out predictions alone. Its p-value is
+    that of one test, so calling it a shift at :math:`p \le \alpha` is wrong with probability
+    :math:`\alpha` at most, beside the alarm.
+
+    Several threads may add predictions at once: each batch is added whole.
 
     Memory does not grow with the stream: counts in at most 1024 bins, the martingale, the window.
     The same uncertainties give the same verdict, bit for bit, one by one or in batches. So do the
@@ -118,6 +128,7 @@ class ShiftMonitor:
         self._accuracy = (
             None if self.calibration.wrong is None else AccuracyEstimator.of(self.calibration)
         )
+        self._lock = Lock()
         self._state = State(
             OnlinePValues(self.calibration, self.random_state),
             Martingale(),
@@ -137,24 +148,34 @@ class ShiftMonitor:
         there are many predictions, pass them in batches.
         """
         scores = checked_scores(uncertainty, "uncertainty")
-        # computed on copies and assigned at once: an interrupt leaves the old state
-        old = self._state
+        mask = self._abstained(scores)
+        with self._lock:
+            self._state = self._added(self._state, scores, mask)
+            return self.verdict()
+
+    def _added(self, old: State, scores: NDArray[np.float64], mask: NDArray[np.bool_]) -> State:
+        """The state after more scores, made of copies: an interrupt leaves the old one."""
         p_values, martingale, alarm = old.p_values.copy(), copy.copy(old.martingale), old.alarm
         for start in range(0, len(scores), BLOCK):
             p, q = p_values.add(scores[start : start + BLOCK])
             crossing = martingale.add(p, q, -math.log(self.alpha))
             alarm = alarm or crossing
-        mask = self._abstained(scores)
-        self._state = State(
+        recent = np.concatenate([old.recent, scores])
+        abstained = np.concatenate([old.abstained_recent, mask])
+        first = old.start
+        if old.martingale.count < self.window <= martingale.count:
+            count = int(abstained[: self.window].sum())
+            first = window_statistics(self.calibration, recent[: self.window], count)
+        return State(
             p_values,
             martingale,
             # copies: a view would keep the whole batch in memory
-            recent=np.concatenate([old.recent, scores])[-self.window :].copy(),
-            abstained_recent=np.concatenate([old.abstained_recent, mask])[-self.window :].copy(),
+            recent=recent[-self.window :].copy(),
+            abstained_recent=abstained[-self.window :].copy(),
             abstained=old.abstained + int(mask.sum()),
             alarm=alarm,
+            start=first,
         )
-        return self.verdict()
 
     def update(self, *batch: Any, **options: Any) -> Verdict:
         """Add the predictions of a batch, which is passed to the model's `uncertainty`.
@@ -176,10 +197,11 @@ class ShiftMonitor:
         if isinstance(self.model, QIPF):
             return self.update_scores(_logit_scores(self.model, *batch))
         scores = _network_scores(self.model, batch, options)
-        if isinstance(scores, Tensor) and scores.ndim > 1:
-            # pixels or labels of an input depend on each other
-            scores = scores.flatten()[one_per_input(scores.shape, self.seen).to(scores.device)]
-        return self.update_scores(scores)
+        with self._lock:
+            if isinstance(scores, Tensor) and scores.ndim > 1:
+                # pixels or labels of an input depend on each other
+                scores = scores.flatten()[one_per_input(scores.shape, self.seen).to(scores.device)]
+            return self.update_scores(scores)
 
     def verdict(self) -> Verdict:
         """The result so far."""
@@ -188,7 +210,7 @@ class ShiftMonitor:
         if self._accuracy is not None and len(state.recent):
             accuracy = self._accuracy.estimate(state.recent)
         return Verdict(
-            seen=self.seen,
+            seen=state.martingale.count,
             abstained=state.abstained,
             log_evidence=state.martingale.log_evidence,
             p_value=math.exp(-state.martingale.peak),
@@ -198,6 +220,7 @@ class ShiftMonitor:
             window=window_statistics(
                 self.calibration, state.recent, abstained=int(state.abstained_recent.sum())
             ),
+            start=state.start,
             accuracy=accuracy,
         )
 

@@ -67,6 +67,10 @@ class LineParser:
         self._selected: list[int] = []  # indices of the logits among the fields
         self._bad_headers: dict[int, str] = {}  # errors of headers, by number of fields
 
+    def restarted(self) -> "LineParser":
+        """A parser of the same options for another file, which may have another layout."""
+        return LineParser(self._dimension, self._name, self._form, self._columns)
+
     @property
     def layout_known(self) -> bool:
         """Whether a usable line was found."""

@@ -22,6 +22,7 @@ class StreamMetrics:
         if report is None:
             return
         verdict, window = report.verdict, report.verdict.window
+        start = None if verdict.start is None else verdict.start.ks_p_value
         accuracy = {} if verdict.accuracy is None else vars(verdict.accuracy)
         for name, text, count in [
             ("qipf_predictions", "Predictions seen.", verdict.seen),
@@ -35,6 +36,7 @@ class StreamMetrics:
             ("qipf_shift_log_evidence", "Log evidence of a shift.", verdict.log_evidence),
             ("qipf_shift_p_value", "Anytime-valid p-value of no shift.", verdict.p_value),
             ("qipf_shift_change_point", "First prediction of the shift.", verdict.change_point),
+            ("qipf_start_p_value", "P-value of the first window against held-out data.", start),
             ("qipf_window_ks", "Kolmogorov-Smirnov distance to held-out data.", window.ks),
             ("qipf_window_superiority", "P(more uncertain than held out).", window.superiority),
             ("qipf_window_mean_p", "Mean conformal p-value.", window.mean_p),

@@ -9,7 +9,7 @@ which of them were abstained from (``refused``). Everything is checked before it
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from qipf.io.container import Arrays, encode, read_file
 from qipf.io.schema import KINDS, refuse, require_keys, require_version
 from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
 from qipf.monitor.online_p_values import OnlinePValues
+from qipf.monitor.two_sample import WindowStatistics
 
-FORMAT_VERSION = 2
+#: Version that is written; states of version 2 have no `start`.
+FORMAT_VERSION = 3
 
 _KEYS = {
     "format_version",
@@ -37,6 +39,7 @@ _KEYS = {
     "seen",
     "abstained",
     "alarm",
+    "start",
     "notes",
 }
 _ARRAYS = {"counts", "gains", "stakes", "best", "best_start", "evidence", "recent", "refused"}
@@ -52,6 +55,7 @@ class State:
     abstained_recent: NDArray[np.bool_]  # which of them were abstained from
     abstained: int = 0  # in the whole stream
     alarm: Crossing | None = None
+    start: WindowStatistics | None = None  # the first window, once it is complete
 
 
 def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -> None:
@@ -68,6 +72,7 @@ def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -
         "seen": martingale.count,
         "abstained": state.abstained,
         "alarm": None if alarm is None else [alarm.at, alarm.change_point],
+        "start": None if state.start is None else asdict(state.start),
     }
     arrays: Arrays = {
         "counts": state.p_values.counts.astype(np.float64),  # integers below 2⁵³: exact
@@ -93,7 +98,9 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
             f"{name} holds {what}, where {KINDS['monitor']} is expected. Name a separate file for "
             "the state; it is created if it does not exist."
         )
-    require_version(name, header, FORMAT_VERSION, FORMAT_VERSION)
+    require_version(name, header, FORMAT_VERSION, 2)
+    if header["format_version"] == 2:
+        header = {**header, "start": None}
     require_keys(name, "header", header, _KEYS)
     require_keys(name, "list of arrays", dict(arrays), _ARRAYS)
     if header["reference"] != digest:
@@ -127,7 +134,8 @@ def restored_state(
     alarm = _alarm(path, header["alarm"], seen)
     if (alarm is not None) != (martingale.peak >= -math.log(header["alpha"])):
         refuse(path, "its alarm does not agree with its evidence")
-    return State(p_values, martingale, recent, flags.astype(bool), abstained, alarm)
+    start = _start(path, header["start"], seen, header["window"])
+    return State(p_values, martingale, recent, flags.astype(bool), abstained, alarm, start)
 
 
 def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:
@@ -159,6 +167,19 @@ def _alarm(path: str, alarm: Any, seen: int) -> Crossing | None:
     if not 1 <= change_point <= at <= seen:
         refuse(path, f"its alarm is {alarm!r:.80}, after {seen} predictions")
     return Crossing(at, change_point)
+
+
+def _start(path: str, start: Any, seen: int, window: int) -> WindowStatistics | None:
+    if start is None:
+        return None
+    require_keys(path, "first window", start, [field.name for field in fields(WindowStatistics)])
+    shares = [start[name] for name in ("ks", "ks_p_value", "superiority", "mean_p")]
+    if not all(type(share) is float and 0 <= share <= 1 for share in shares):
+        refuse(path, f"its first window is {start!r:.80}")
+    counts = (start["abstained"], start["count"])
+    if not all(map(_is_count, counts)) or not counts[0] <= counts[1] == window <= seen:
+        refuse(path, f"its first window counts {counts!r:.80}, after {seen} predictions")
+    return WindowStatistics(**start)
 
 
 def _array(path: str, arrays: Arrays, name: str, length: int) -> NDArray[np.float64]:

@@ -28,6 +28,13 @@ ON_BAD_LINE = ("skip", "stop")
 #: Maximum number of single messages about bad lines between two verdicts.
 MAX_MESSAGES = 10
 
+#: What is said when another file took the place of a followed one, by what happened.
+REPLACED = {
+    "moved": "was moved or removed, and there is a new file; it is read from its start.",
+    "rewritten": "was truncated or rewritten; it is read again from its start. Lines that were "
+    "added just before that may be missing.",
+}
+
 _FILE, _STDIN = "file", "standard input"
 
 
@@ -123,19 +130,27 @@ class Watch:
                 refuse(name, f"in its notes {key!r} is {value!r:.80}")
             counts[key] = value
         self._verdicts, self._bad_lines = counts["verdicts"], counts["bad_lines"]
+        line, offset = counts["line"], counts.get("offset", 0)
+        same = kind == self._kind == _FILE and tail != "" and self.source.tail(offset) == tail
         if new_input:
+            if same and offset:
+                raise QIPFInputError(
+                    f"{self.source.name} is the file that the state was reading: {line:,} of its "
+                    "lines are counted. Omit --new-input to continue with it."
+                )
             return
         if kind != self._kind:
             raise QIPFInputError(
                 f"The state belongs to {'a file' if kind == _FILE else kind}, but the input is "
                 f"{self.source.name}. To continue with another input, add --new-input."
             )
-        self._line, self._offset = counts["line"], counts.get("offset", 0)
-        if kind == _FILE and (not tail or self.source.tail(self._offset) != tail):
+        if kind == _FILE and not same:
             raise QIPFInputError(
                 f"{self.source.name} is not the file that the state was reading, or it was "
-                "rewritten. To continue with it from its start, add --new-input."
+                "rewritten. Finish the old file first, if it has another name now; then, to read "
+                "this one from its start, add --new-input."
             )
+        self._line, self._offset = line, offset
 
     def run(self, parser: LineParser) -> None:
         """Read lines until they end, then report on those since the last verdict.
@@ -147,12 +162,11 @@ class Watch:
             self._report(self._current(self.monitor.verdict()))
         self._find_layout(parser)
         try:
-            for lines in self._new_lines():
-                seen = min(self._skip, len(lines.texts))
-                self._skip -= seen
-                parser.find_layout(lines.texts[:seen])
-                if seen < len(lines.texts):
-                    self._take(Lines(lines.texts[seen:], lines.ends[seen:]), parser)
+            self._read(parser)
+            while self.source.replaced:
+                self._start_over()
+                parser = parser.restarted()
+                self._read(parser)
         finally:
             self._warn_of_more_bad_lines()
         if not self._usable and self._first_bad and not self.source.stopping():
@@ -163,6 +177,22 @@ class Watch:
                 f"{self.source.name}, line {self._line + 1}: no line feed yet; left for the next "
                 "run."
             )
+
+    def _read(self, parser: LineParser) -> None:
+        """Take the lines from the current position on."""
+        for lines in self._new_lines():
+            seen = min(self._skip, len(lines.texts))
+            self._skip -= seen
+            parser.find_layout(lines.texts[:seen])
+            if seen < len(lines.texts):
+                self._take(Lines(lines.texts[seen:], lines.ends[seen:]), parser)
+
+    def _start_over(self) -> None:
+        """Continue at the start of the file that replaced the one that was read."""
+        self._warn(f"{self.source.name} {REPLACED[self.source.replaced]}")
+        self._line = self._offset = 0
+        self._finish_window()
+        self._save()
 
     def _new_lines(self) -> Iterator[Lines]:
         """Lines from the current position on; if reading fails, those before are saved."""
@@ -230,10 +260,13 @@ class Watch:
             return
         self._verdicts += 1
         self._reported = self._counts()
-        if self.state is not None:
+        self._save()
+        self._report(self._current(verdict or self.monitor.verdict()))
+
+    def _save(self) -> None:
+        if self.state is not None and self.monitor.seen > 0:
             self.monitor.notes = self.monitor.notes | self._notes()
             self.monitor.save(self.state)
-        self._report(self._current(verdict or self.monitor.verdict()))
 
     def _current(self, verdict: Verdict) -> Report:
         return Report(self._verdicts, self._line, self._bad_lines, verdict)

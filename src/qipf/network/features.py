@@ -1,5 +1,6 @@
 """Rows from within a network: inputs and outputs of its layers, pooled to one row per example."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,10 +128,15 @@ def _tensor(value: Any) -> Tensor:  # (n, ...) of at least two dimensions
 @contextmanager
 def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> Iterator[None]:
     """Call the hooks with the layers and what they read or give while the network runs."""
-    handles = []
+    handles, thread = [], threading.get_ident()
+
+    def of_this_thread(hook: Callable[..., Any], *values: Any) -> Any:
+        # a forked process keeps the hooks of all threads
+        return hook(*values) if threading.get_ident() == thread else None
+
     try:
-        for site, hook in hooks.items():
-            layer = named_layer(net, site.layer)
+        for site, call in hooks.items():
+            layer, hook = named_layer(net, site.layer), partial(of_this_thread, call)
             if site.side == "input":
                 handles.append(layer.register_forward_pre_hook(hook))
             else:

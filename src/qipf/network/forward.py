@@ -2,11 +2,11 @@
 
 import difflib
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,27 +15,62 @@ from torch.overrides import TorchFunctionMode
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.export.program import Example, reason
 
-#: One thread at a time runs a network: modes and hooks belong to the network, not to a call.
-_locks: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_locks_lock = threading.Lock()
+
+class _Use(NamedTuple):
+    """Use of a module by a thread, and its mode before."""
+
+    module: nn.Module
+    thread: int
+    training: bool
+
+
+#: Modules in use, by their identity. Modes and hooks belong to a module, not to a call: one thread
+#: at a time runs it, be it alone or as a part of a larger network.
+_uses: dict[int, _Use] = {}
+_released = threading.Condition()
 
 
 @contextmanager
 def evaluating(net: nn.Module) -> Iterator[None]:
     """Set evaluation mode; restore the mode of every module afterwards.
 
-    Other threads that use the same network wait.
+    Other threads that use the same network, or one that shares modules with it, wait.
     """
-    with _locks_lock:
-        lock = _locks.setdefault(net, threading.RLock())
-    with lock:
-        modes = [(module, module.training) for module in net.modules()]
-        net.eval()
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
+    modules, thread = list(net.modules()), threading.get_ident()
+    with _released:
+        _released.wait_for(lambda: all(_user(module, thread) == thread for module in modules))
+        taken = [_Use(each, thread, each.training) for each in modules if id(each) not in _uses]
+        _uses.update((id(use.module), use) for use in taken)
+    modes = [(module, module.training) for module in modules]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        with _released:
+            for use in taken:
+                del _uses[id(use.module)]
+            _released.notify_all()
+
+
+def _user(module: nn.Module, otherwise: int) -> int:
+    use = _uses.get(id(module))
+    return otherwise if use is None else use.thread
+
+
+def _release_after_fork() -> None:
+    """In a forked process, end the uses of threads that exist only in its parent."""
+    global _released
+    _released = threading.Condition()
+    for key, use in list(_uses.items()):
+        if use.thread != threading.get_ident():
+            use.module.training = use.training
+            del _uses[key]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 
 def fingerprint(net: nn.Module) -> str:

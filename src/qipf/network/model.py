@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, Prediction
 from qipf.calibration.one_per_input import one_per_input
+from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import Example, checked_example, shortened, traced, with_tokens
@@ -69,6 +70,7 @@ class NetworkModel(CalibrationMixin, ABC):
     ) -> tuple[nn.Module, dict[str, Any]]:
         """The model as a module of plain tensor operations, and what a file says about it."""
 
+    @on_snapshot
     def __call__(self, *inputs: Any, **options: Any) -> Prediction:
         """Run the network and score each prediction.
 
@@ -85,10 +87,12 @@ class NetworkModel(CalibrationMixin, ABC):
             task.shaped(predicted, found.output),
         )
 
+    @on_snapshot
     def uncertainty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
         return self._scored(self._arguments(inputs, options)).uncertainty
 
+    @on_snapshot
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Conformal p-value of each prediction; small is unusual.
 
@@ -98,6 +102,7 @@ class NetworkModel(CalibrationMixin, ABC):
         p_values: Tensor = self._p_values(self.uncertainty(*inputs, **options))
         return p_values
 
+    @on_snapshot
     def accepts(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
         accepted: Tensor = self._accepted(self.uncertainty(*inputs, **options))

@@ -154,9 +154,13 @@ class WrappedModel(NetworkModel):
                     field.partial_fit(rows, wrong=wrong, logits=logits)
         if example is None:
             raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
-        self.field, self.task_ = field.build(), task
-        self._set_fitted(example)
+        with self._changed() as model:
+            model.field, model.task_ = field.build(), task
+            model._set_fitted(example)
         return self
+
+    def _decisions(self) -> QIPF:
+        return self.field
 
     def training_sample(self) -> TrainingSample | None:
         """A sample of the training logits; none if the field is over another layer."""

@@ -38,12 +38,14 @@ class ArrayMethod(Protocol):
 def array_method(method: Callable[[Any, Tensor], Tensor]) -> ArrayMethod:
     """Make a method that computes on checked rows accept and return arrays or tensors.
 
-    The class checks rows with ``_checked(X)``, which returns a tensor where it is to be computed.
+    The class checks rows with ``_checked(X)``, which returns a tensor where it is to be computed,
+    and both run on its ``_snapshot()``.
     """
 
     @wraps(method)
     def call(self: Any, X: Any) -> Any:
-        return as_given(method(self, self._checked(X)), X)
+        now = self._snapshot()
+        return as_given(method(now, now._checked(X)), X)
 
     return call  # type: ignore[return-value]
 

@@ -1,0 +1,86 @@
+"""Evaluation mode of networks that threads and forked processes share."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import qipf
+from qipf.network.forward import evaluating
+from tests.forks import in_child
+
+
+@pytest.fixture
+def nested():
+    """A network, and one that contains it."""
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout())
+    return inner, nn.Sequential(inner, nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_network_waits_for_one_that_shares_modules_with_it(nested, first):
+    one, other = nested[first], nested[1 - first]
+    entered, left, modes = threading.Event(), threading.Event(), []
+
+    def run():
+        with evaluating(other):
+            entered.set()
+            left.wait()
+            modes.extend(module.training for module in other.modules())
+
+    thread = threading.Thread(target=run)
+    with evaluating(one):
+        thread.start()
+        assert not entered.wait(0.1)
+    left.set()
+    thread.join()
+    assert not any(modes)
+    assert all(module.training for module in nested[1].modules())
+
+
+def test_a_network_within_itself_and_others_beside_it_do_not_wait(nested):
+    inner, outer = nested
+    alone, done = nn.Linear(2, 2), []
+
+    def run():
+        with evaluating(alone):
+            done.append(True)
+
+    with evaluating(outer), evaluating(inner):
+        assert not inner.training
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert done == [True]
+    assert all(module.training for module in (inner, outer, alone))
+
+
+def test_a_forked_process_runs_a_network_that_a_thread_of_its_parent_runs():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    inputs, labels = torch.randn(60, 3), torch.arange(60) % 2
+    model = qipf.wrap(net, "0", field=qipf.QIPF(bandwidth=1.0)).fit([(inputs, labels)])
+    expected = model.uncertainty(inputs)
+    inside, over = threading.Event(), threading.Event()
+
+    def hold(*_):
+        inside.set()
+        over.wait()
+
+    def check():
+        handle.remove()
+        same = bool(torch.equal(model.uncertainty(inputs), expected))
+        return same and all(module.training for module in net.modules())
+
+    handle = net[2].register_forward_hook(hold)
+    thread = threading.Thread(target=model.uncertainty, args=(inputs,))
+    thread.start()
+    inside.wait()
+    try:
+        assert in_child(check)
+    finally:
+        over.set()
+        thread.join()
+    handle.remove()
+    assert all(module.training for module in net.modules())
