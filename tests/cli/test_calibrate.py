@@ -108,3 +108,54 @@ def test_bad_input_changes_nothing(monkeypatch, capsys, held_out, arguments, mes
     line = error_line(monkeypatch, capsys, "calibrate", "field.qipf", *arguments.split())
     assert message in line
     assert {path: path.read_bytes() for path in held_out.iterdir()} == before
+
+
+@pytest.fixture
+def layer_file(held_out):
+    """A model of a layer's outputs (10 numbers), which are not the network's three logits."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 10), torch.nn.Linear(10, 3))
+    model = qipf.wrap(net, "0").fit((10 * torch.randn(60, 4)).split(20))
+    qipf.save(model, "layer.qipf")
+    wrong = np.argsort(np.argsort(model.field.uncertainty(HELD_OUT))) > 150
+    np.savez("layer.npz", logits=HELD_OUT, labels=LABELS, wrong=wrong)
+    return net, wrong
+
+
+def refused(monkeypatch, capsys, *words):
+    """The last line of a command that fails, after the warning that the model is one of a layer."""
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert (code, out) == (2, "")
+    return err.splitlines()[-1]
+
+
+def test_labels_do_not_tell_the_errors_of_a_layer(monkeypatch, capsys, layer_file):
+    words = ("calibrate", "layer.qipf", "layer.npz")
+    line = refused(monkeypatch, capsys, *words, "--labels", "labels", "--max-risk", "0.2")
+    assert "fitted on outputs of the layer '0'" in line
+    assert "Give --wrong instead." in line
+    line = refused(monkeypatch, capsys, *words, "--max-risk", "0.2")
+    assert "An accept rule for outputs of a layer needs errors." in line
+    code, out, err = run(monkeypatch, capsys, *words)
+    assert (code, out) == (0, "wrote layer.qipf: calibrated on 200 rows\n")
+    assert "Without errors there will be no accept rule" in err
+    found = qipf.load("layer.qipf", layer_file[0])
+    assert found.calibration_.wrong is None
+    assert (found.detection_, found.rule_) == (None, None)
+    both = error_line(monkeypatch, capsys, *words, "--labels", "labels", "--wrong", "wrong")
+    assert "Give --labels or --wrong, not both." in both
+
+
+def test_errors_of_a_layer_are_given(monkeypatch, capsys, layer_file):
+    words = "calibrate layer.qipf layer.npz --wrong wrong --max-risk 0.1"
+    assert run(monkeypatch, capsys, *words.split())[0] == 0
+    net, wrong = layer_file
+    found = qipf.load("layer.qipf", net)
+    assert found.calibration_.wrong.sum() == wrong.sum() == 49
+    found.field.calibrate(HELD_OUT, wrong=wrong)
+    assert qipf.load("layer.qipf", net).rule_ == found.accept_rule(max_risk=0.1)
+
+
+def test_a_report_of_a_layer_is_refused(monkeypatch, capsys, layer_file):
+    words = "report --model layer.qipf --test layer.npz -o r.html"
+    assert "a report needs logits" in refused(monkeypatch, capsys, *words.split())

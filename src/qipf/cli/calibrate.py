@@ -23,6 +23,13 @@ def calibrate(
         ),
     ],
     labels: Labels = None,
+    wrong: Annotated[
+        str | None,
+        Option(
+            help="Instead of --labels, for a model of a layer's outputs: 1 where the network's "
+            "prediction was wrong, else 0. A column, an array, or an .npy file."
+        ),
+    ] = None,
     columns: Columns = None,
     max_risk: MaxRisk = None,
     min_coverage: Annotated[
@@ -48,22 +55,35 @@ def calibrate(
     Example: `qipf calibrate model.qipf held_out.npy --labels labels.npy --min-coverage 0.9`
 
     Example: `qipf calibrate model.qipf held_out.csv -o calibrated.qipf`
+
+    Example: `qipf calibrate layer.qipf features.npz --wrong wrong.npy --max-risk 0.01`
     """
     from qipf.io.atomic import checked_output
     from qipf.io.logits import read_table
     from qipf.io.logits.columns import AUTO
     from qipf.scoring.table import require_width
-    from qipf.storage.save_load import load_field, save_calibration
+    from qipf.storage.save_load import load_field_and_layer, save_calibration
 
     if max_risk is not None and min_coverage is not None:
         raise QIPFInputError("Give --max-risk or --min-coverage, not both.")
+    if labels is not None and wrong is not None:
+        raise QIPFInputError("Give --labels or --wrong, not both.")
     output = model if output is None else output
     checked_output(output, inputs=[held_out])
-    field = load_field(model, "model.calibrate(held_out_loader)")
-    block = read_table(held_out, columns, AUTO if labels is None else labels)
+    field, layer = load_field_and_layer(model, "model.calibrate(held_out_loader)")
+    if layer is not None and labels is not None:
+        raise QIPFInputError(
+            f"{model} was fitted on outputs of the layer {layer!r}, which do not tell the "
+            "predicted classes, so --labels cannot tell which were wrong. Give --wrong instead."
+        )
+    truth = (AUTO if layer is None else None) if labels is None else labels
+    block = read_table(held_out, columns, truth if wrong is None else wrong)
     require_width(str(held_out), block.logits.shape[1], field)
-    require_labels(block, held_out, "--labels", max_risk if min_coverage is None else min_coverage)
-    result, text = calibrate_field(field, block, max_risk, min_coverage, confidence)
+    option = "--labels" if layer is None else "--wrong"
+    require_labels(block, held_out, option, max_risk if min_coverage is None else min_coverage)
+    result, text = calibrate_field(
+        field, block, max_risk, min_coverage, confidence, are_errors=wrong is not None
+    )
     save_calibration(field, model, output)
     print_result(as_json, {"output": output, **result}, f"wrote {output}: {text}")
 
@@ -79,6 +99,12 @@ def require_labels(held_out: "Block", path: Path, option: str, asked: float | No
         "Give the true classes of its rows as a column label, an array labels, or with "
         f"{option} FILE.npy."
     )
+    if option == "--wrong":
+        remedy = "Name a column, an array or an .npy file of errors (1 is wrong) with --wrong."
+        if asked is not None:
+            raise QIPFInputError(f"An accept rule for outputs of a layer needs errors. {remedy}")
+        warn(f"Without errors there will be no accept rule and no estimate of accuracy. {remedy}")
+        return
     if asked is not None:
         raise QIPFInputError(f"{path} has no labels, so no accept rule can be made. {remedy}")
     warn(
@@ -93,12 +119,17 @@ def calibrate_field(
     max_risk: float | None = None,
     min_coverage: float | None = None,
     confidence: float = 0.95,
+    are_errors: bool = False,
 ) -> tuple[dict[str, Any], str]:
-    """Calibrate a field and make its rule, if one is asked for; the result and its text."""
+    """Calibrate a field and make its rule, if one is asked for; the result and its text.
+
+    `are_errors`: the labels are 1 where a prediction was wrong, and not its true class.
+    """
     from qipf.calibration.state import rule_values
 
     # the precision of the field, and of the lines that qipf monitor reads
-    field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
+    rows = held_out.logits.astype(field.centers_.dtype)
+    field.calibrate(rows, **{"wrong" if are_errors else "y": held_out.labels})
     count = len(held_out.logits)
     result: dict[str, Any] = {"calibrated_on": count, "calibration_labelled": False}
     text = f"calibrated on {count:,} rows"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qipf._version import __version__
+from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
 from qipf.io.logits.columns import AUTO
@@ -23,7 +24,7 @@ from qipf.report.page import Section, checked_page, page_html, render, write_pag
 from qipf.report.style import RIGHT, WRONG
 from qipf.report.tables import TITLES
 from qipf.scoring.fitting import fit_table, labels_for, read_held_out
-from qipf.storage.save_load import load_field
+from qipf.storage.save_load import load_field_and_layer
 from qipf.validation.scores import checked_share
 
 #: Rows of the table of the most uncertain predictions.
@@ -77,7 +78,12 @@ def write_own_report(
         require_width(rows, table.dimension)
         field, path, dimension = QIPF(), table.path, table.dimension
     else:
-        field, path = load_field(model), str(model)
+        (field, layer), path = load_field_and_layer(model), str(model)
+        if layer is not None:
+            raise QIPFInputError(
+                f"{model} was fitted on outputs of the layer {layer!r}; a report needs logits, "
+                "which tell the predicted classes. Use qipf score."
+            )
         dimension = field.n_features_in_
     held_out = None
     if calibrate is not None:
