@@ -58,6 +58,17 @@ def test_perturbed_copies_are_named_by_their_files(monkeypatch, capsys, arrays):
     assert "perturbed     noise" in out
 
 
+def test_two_copies_of_one_name_are_refused(monkeypatch, capsys, arrays):
+    for name in ("noise", "other/noise"):
+        (arrays / name).parent.mkdir(exist_ok=True)
+        np.savez(f"{name}.npz", logits=TRAIN[1] / 2, **TRAIN[0])
+    line = error_line(
+        monkeypatch, capsys, "features", "fit", "train.npz", "--perturbed", "noise.npz",
+        "--perturbed", "other/noise.npz",
+    )  # fmt: skip
+    assert "have the same name, which names the copy: noise, noise. Rename one." in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

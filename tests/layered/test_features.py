@@ -1,5 +1,6 @@
 """FeatureQIPF: the score of LayeredQIPF from arrays, with every verb of the contract."""
 
+import pickle
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 import qipf
 from qipf import FeatureQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, ShiftMonitor
 from qipf.layered.holdout import ONE_IN
-from qipf.layered.predictions import checked_predictions, noisy_copies
+from qipf.layered.predictions import checked_copies, checked_predictions, noisy_copies
 from tests.storage.forged_files import changed
 
 FEW = {"max_centers": 200, "max_tuning": 60}
@@ -85,7 +86,10 @@ def test_every_verb(model, tmp_path):
     assert explanation.predicted == logits[0].argmax()
     for neighbor in explanation.nearest:
         assert TRAIN[2][neighbor.index] == neighbor.label == explanation.predicted
-    assert "calibrated on 600" in repr(model)
+    assert repr(model) == (
+        f"FeatureQIPF({', '.join(site.layer for site in model.layers_)}, calibrated on 600 "
+        f"predictions, error detection: {model.detection_}, accepts {model.rule_.coverage:.1%})"
+    )
     assert repr(FeatureQIPF()) == "FeatureQIPF(not fitted)"
     for line in ("fields of given features", "features and logits were perturbed", "600 held-out"):
         assert line in model.summary()
@@ -247,6 +251,65 @@ def test_perturbed_copies_are_used_and_told():
         FeatureQIPF().fit(*TRAIN, perturbed=shorter)
 
 
+def test_a_copy_cannot_be_named_clean():
+    with pytest.raises(QIPFInputError, match="'clean', which is the name of the examples"):
+        FeatureQIPF().fit(*TRAIN, perturbed={"clean": TRAIN[:2]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("centers", [200, 400])  # a sample of the training examples, or all
+def test_neither_training_nor_held_out_examples_calibrate(centers):
+    other = examples(500, 7)
+    model = FeatureQIPF(max_centers=centers, max_tuning=60).fit(*TRAIN, held_out=other)
+    assert model.training_sample().total == 900
+    assert len(model.training_sample().rows) == 900 * centers // 400
+    for seen in (TRAIN, other):
+        with pytest.raises(QIPFInputError, match="About .*% of the calibration rows are training"):
+            model.calibrate(*seen)
+    assert model.calibration_ is None
+    model.calibrate(*HELD_OUT)
+
+
+@pytest.mark.slow
+def test_a_model_keeps_no_view_of_the_arrays():
+    features, logits, labels = examples(400, 8)
+    model = FeatureQIPF(**FEW).fit(features, logits, labels)
+    before = model._few(None).logits.clone()
+    size = len(pickle.dumps(model))
+    longer = FeatureQIPF(**FEW).fit(*examples(4000, 8))
+    assert len(pickle.dumps(longer)) < 1.2 * size
+    for part in (logits, *features.values()):
+        part[:] = np.nan
+    few = model._few(None)  # what it is exported with
+    assert torch.equal(few.logits, before)
+    assert all(bool(torch.isfinite(rows).all()) for rows in few.given.values())
+
+
+@pytest.mark.slow
+def test_a_fit_that_fails_leaves_the_model_as_it_was(model, monkeypatch):
+    kept = pickle.loads(pickle.dumps(model))
+    before = kept.digest(), kept.rule_, kept.uncertainty(*FRESH[:2])
+
+    def fails(*args):
+        raise MemoryError
+
+    monkeypatch.setattr("qipf.layered.base.error_detection", fails)
+    with pytest.raises(MemoryError):
+        kept.fit(*examples(300, 9))
+    assert (kept.digest(), kept.rule_) == before[:2]
+    np.testing.assert_array_equal(kept.uncertainty(*FRESH[:2]), before[2])
+
+
+def test_other_examples_go_to_the_device_of_the_training_examples():
+    given = checked_predictions(*TRAIN[:2])
+    elsewhere = given.mapped(lambda part: part.to("meta"))
+    found = checked_predictions(*HELD_OUT[:2], like=elsewhere)
+    copies = checked_copies({"same": HELD_OUT[:2]}, elsewhere, 600, held_out=True)
+    for part in (found, copies["same"]):
+        for tensor in (part.logits, *part.given.values(), *part.rows.values()):
+            assert tensor.device.type == "meta"
+
+
 def test_noisy_copies_move_logits_and_features_together():
     """Logits that are a linear function of the features stay that function of them."""
     features, _, labels = TRAIN
@@ -273,6 +336,7 @@ def test_classes_of_one_example_each_cannot_perturb_others():
     assert noisy_copies(given[:50], truth[:50], given[first], truth[first], 0) == {}
 
 
+@pytest.mark.slow
 def test_one_logit_is_that_of_class_one_against_class_zero():
     features, logits, labels = TRAIN
     one = logits[:, 1:2] - logits[:, :1]
@@ -285,6 +349,14 @@ def test_one_logit_is_that_of_class_one_against_class_zero():
         single.uncertainty(part, one[binary]), both.uncertainty(part, double[binary])
     )
     assert set(single(part, one[binary]).predicted) == {0, 1}
+    program = single.export()
+    inputs = program.example_inputs[0]
+    np.testing.assert_array_equal(inputs[0], one[binary][: len(inputs[0])])
+    few = [torch.from_numpy(part[site.layer][:3]) for site in single.layers_]
+    found = program.module()(torch.from_numpy(one[binary][:3]), *few)["uncertainty"]
+    np.testing.assert_allclose(
+        found, single.uncertainty(part, one[binary])[:3], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.slow

@@ -162,6 +162,17 @@ class CalibrationMixin(Snapshots):
             )
         return float(rule.threshold)
 
+    def _about(self) -> list[str]:
+        """What `repr` tells about the calibration set, error detection and the rule."""
+        about = []
+        if self.calibration_ is not None:
+            about.append(f"calibrated on {len(self.calibration_):,} predictions")
+        if self.detection_ is not None:
+            about.append(f"error detection: {self.detection_}")
+        if self.rule_ is not None:
+            about.append(f"accepts {self.rule_.coverage:.1%}")
+        return about
+
     def summary(self) -> str:
         """What the model was fitted on, how well it detects errors, and its accept rule."""
         self._require_fitted()

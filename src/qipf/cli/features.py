@@ -60,6 +60,12 @@ def fit(
     features, logits, labels = _arrays(train)
     if labels is None:
         raise QIPFInputError(f"{train} has no array labels, which the fields of the classes need.")
+    names = [path.stem for path in perturbed or []]
+    if len(set(names)) < len(names):
+        raise QIPFInputError(
+            f"Two files of perturbed copies have the same name, which names the copy: "
+            f"{', '.join(names)}. Rename one."
+        )
     copies = {path.stem: _arrays(path)[:2] for path in perturbed or []}
     if max_risk is not None and calibrate is None:
         raise QIPFInputError("--max-risk needs held-out data: add --calibrate HELD_OUT.")

@@ -33,7 +33,7 @@ from qipf.layered.predictions import (
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.validation.arrays import as_given
-from qipf.validation.labels import checked_labels, class_logits, errors_of
+from qipf.validation.labels import checked_labels, errors_of
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -153,11 +153,13 @@ class FeatureQIPF(LayeredModel):
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
-            model._example = whole[:ROWS]
+            model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
             model._check_fit(tuning, len(whole))
-            if held_out is not None:  # the classifier was not trained on them
-                logits_seen = class_logits(whole.logits[order]).cpu()
-                model._training = TrainingSample(logits_seen, len(whole))
+            if held_out is not None:  # training examples and held-out ones at the same rate
+                step = len(whole) / len(order)
+                also = torch.arange(0, len(other), step, dtype=torch.float64).long()
+                seen = torch.cat([whole.logits[order], other.logits[also]]).cpu()
+                model._training = TrainingSample(seen, len(whole) + len(other))
         return self
 
     def _split(
@@ -232,7 +234,7 @@ class FeatureQIPF(LayeredModel):
         if not len(given):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
         wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
-        self._refuse_training_rows(class_logits(given.logits))
+        self._refuse_training_rows(given.logits)
         self._set_calibration(self._uncertainty(given).cpu(), wrong, given.logits.cpu())
         return self
 
@@ -249,9 +251,7 @@ class FeatureQIPF(LayeredModel):
         about = ["not fitted"]
         if "weights_" in self.__dict__:
             about = [site.layer for site in self.layers_]
-        if self.calibration_ is not None:
-            about.append(f"calibrated on {len(self.calibration_):,} predictions")
-        return f"{type(self).__name__}({', '.join(about)})"
+        return f"{type(self).__name__}({', '.join([*about, *self._about()])})"
 
     def export_onnx(
         self,
@@ -300,7 +300,8 @@ class FeatureQIPF(LayeredModel):
         return few[[0, 0]] if len(few) == 1 else few
 
     def _inputs(self, few: Predictions) -> dict[str, Tensor]:
-        return {"logits": few.logits, **{site.layer: few.given[site] for site in self.layers_}}
+        logits = few.logits[:, 1:] if few.one_logit else few.logits  # as they are given
+        return {"logits": logits, **{site.layer: few.given[site] for site in self.layers_}}
 
     def _traced(
         self, few: Predictions, rule: AcceptRule | None

@@ -13,6 +13,7 @@ from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
 from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
 from qipf.network.forward import device_of
 from qipf.network.tasks import single_logits
+from qipf.validation.labels import class_logits
 
 
 def pooled_features(value: Tensor) -> Tensor:  # (n, ...) -> (n, ≤ 512)
@@ -90,6 +91,6 @@ class FeaturesGraph(MixtureGraph):
         """Scores of the logits, which are first; features are in the order of the fields."""
         logits, *features = tensors
         rows = (pooled_features(value) for value in features)
-        results = self.scored(logits, dict(zip(self._fields, rows, strict=True)))
+        results = self.scored(class_logits(logits), dict(zip(self._fields, rows, strict=True)))
         del results["logits"]  # an ONNX graph has no two values of one name
         return results

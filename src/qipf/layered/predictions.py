@@ -1,6 +1,6 @@
 """Logits and features that are given as arrays: checked, and perturbed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +33,21 @@ class Predictions:
     logits: Tensor  # (n, classes)
     given: dict[LayerSite, Tensor]  # (n, ...)
     rows: Rows  # (n, d)
+    one_logit: bool = False  # the logits were given as z, of class 1 against class 0
 
     def __len__(self) -> int:
         return len(self.logits)
 
     def __getitem__(self, index: Any) -> "Predictions":
+        return self.mapped(lambda values: values[index])
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Predictions":
+        """The predictions with every tensor changed."""
         given, rows = (
-            {site: value[index] for site, value in part.items()} for part in (self.given, self.rows)
+            {site: change(value) for site, value in part.items()}
+            for part in (self.given, self.rows)
         )
-        return Predictions(self.logits[index], given, rows)
+        return Predictions(change(self.logits), given, rows, self.one_logit)
 
     @property
     def widths(self) -> list[int]:
@@ -59,8 +65,8 @@ def checked_predictions(
 ) -> Predictions:
     """Logits and features as tensors on one device, after checks.
 
-    `like` are predictions with the same layers, of the same widths; `wanted` are the layers that
-    are needed, others are left out. `name` is what errors call the arrays.
+    `like` are predictions with the same layers, of the same widths, whose device is used; `wanted`
+    are the layers that are needed, others are left out. `name` is what errors call the arrays.
     """
     if not isinstance(features, Mapping) or not all(isinstance(key, str) for key in features):
         raise QIPFInputError(
@@ -77,6 +83,7 @@ def checked_predictions(
         raise QIPFInputError(
             f"{name}logits must have shape (n, classes), got {tuple(values.shape)}."
         )
+    one_logit = values.shape[1] == 1
     values = class_logits(values)
     require_finite(values, f"{name}logits")
     sites = wanted if like is None else tuple(like.given)
@@ -98,19 +105,26 @@ def checked_predictions(
         site = LayerSite(layer, GIVEN)
         given[site], rows[site] = found, pooled_features(found)
         require_finite(rows[site], f"{name}features[{layer!r}]")
-    found_here = Predictions(values, given, rows)
-    if like is not None and found_here.widths != like.widths:
+    found_here = Predictions(values, given, rows, one_logit)
+    if like is None:
+        return found_here
+    if found_here.widths != like.widths:
         raise QIPFInputError(
             f"{name}logits and features have {found_here.widths} numbers per prediction; the "
             f"training examples have {like.widths}."
         )
-    return found_here
+    return found_here.mapped(lambda part: part.to(like.logits.device))
 
 
 def checked_copies(
     copies: Mapping[str, tuple[Features, Any]], like: Predictions, count: int, held_out: bool
 ) -> dict[str, Predictions]:
     """Perturbed copies of `count` examples each, which have the layers of `like`."""
+    if "clean" in copies:
+        raise QIPFInputError(
+            "A perturbed copy is named 'clean', which is the name of the examples themselves. "
+            "Rename it."
+        )
     found = {}
     for name, copy in copies.items():
         found[name] = checked_predictions(*copy, like=like, name=f"perturbed[{name!r}] ")

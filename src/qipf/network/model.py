@@ -114,13 +114,7 @@ class NetworkModel(CalibrationMixin, ABC):
             self._require_fitted()
         except QIPFNotFittedError:
             about.append("not fitted")
-        if self.calibration_ is not None:
-            about.append(f"calibrated on {len(self.calibration_):,} predictions")
-        if self.detection_ is not None:
-            about.append(f"error detection: {self.detection_}")
-        if self.rule_ is not None:
-            about.append(f"accepts {self.rule_.coverage:.1%}")
-        return f"{type(self).__name__}({', '.join(about)})"
+        return f"{type(self).__name__}({', '.join([*about, *self._about()])})"
 
     def _p_values(self, uncertainty: Any) -> Any:
         return super()._p_values(uncertainty.flatten()).reshape(uncertainty.shape)
