@@ -1,11 +1,13 @@
 """QIPF: what it refuses, and that nothing is left behind."""
 
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
+import qipf
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from tests.field.conftest import SCORES
 
@@ -125,3 +127,80 @@ def test_bad_labels_are_refused(train):
         with pytest.warns(QIPFWarning, match="y must hold") as warned:
             assert QIPF().fit(train, labels).bandwidth_criterion_ == "likelihood"
         assert [w.filename for w in warned] == [__file__]
+
+
+@pytest.mark.parametrize("scale", [1e-170, 1e-145, 1e140, 1e150])
+@pytest.mark.parametrize("bandwidth", ["cv", "silverman"])
+def test_data_whose_squares_leave_the_floating_point_range_are_rejected(train, scale, bandwidth):
+    """Uncertainties of such data were off by more than 1, without a word."""
+    field = QIPF(bandwidth=bandwidth)
+    with pytest.raises(QIPFInputError, match="by a constant"):
+        field.fit(train.astype(np.float64) * scale)
+
+
+@pytest.mark.parametrize("scale", [1e-139, 1e-30, 1e30, 1e138])
+def test_scaled_data_have_the_same_uncertainties(train, test, scale, tmp_path):
+    train, test = train.astype(np.float64), test.astype(np.float64)
+    plain = QIPF(bandwidth="silverman").fit(train).uncertainty(test)
+    field = QIPF(bandwidth="silverman").fit(train * scale)
+    np.testing.assert_allclose(field.uncertainty(test * scale), plain, rtol=1e-9)
+    field.save(tmp_path / "field.qipf")
+    found = qipf.load(tmp_path / "field.qipf").uncertainty(test * scale)
+    np.testing.assert_allclose(found, plain, rtol=1e-9)
+
+
+def test_a_huge_row_is_named_and_can_be_scored(train, tmp_path):
+    rows = train.astype(np.float64)
+    rows[5, 2] = -1e160
+    with pytest.raises(QIPFInputError, match=r"beyond ±1e\+140 \(row 5: 1e\+160\)"):
+        QIPF().fit(rows)
+    field = QIPF(bandwidth="silverman").fit(train.astype(np.float64))
+    assert np.isfinite(field.potential(rows)).all()
+    assert np.isfinite(field.uncertainty(rows)).all()
+
+
+def test_arrays_of_orders_and_fractions_are_numbers_too(train, test, tmp_path):
+    expected = QIPF(orders=(1, 2), softening=0.0001, bandwidth=0.5).fit(train)
+    field = QIPF(
+        orders=np.array([1, 2]), softening=Fraction(1, 10_000), bandwidth=Fraction(1, 2)
+    ).fit(train)
+    np.testing.assert_array_equal(field.uncertainty(test), expected.uncertainty(test))
+    field.save(tmp_path / "field.qipf")
+    loaded = qipf.load(tmp_path / "field.qipf")
+    np.testing.assert_array_equal(loaded.uncertainty(test), expected.uncertainty(test))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"orders": (1, 2, 1)}, "orders must differ from each other, got (1, 2, 1)"),
+        ({"max_centers": 1, "reduction": "random"}, "max_centers must be at least 2"),
+        ({"max_centers": 1, "bandwidth": 2.0}, "max_centers must be at least 2"),
+    ],
+)
+def test_parameters_are_blamed_not_the_rows(train, parameters, message):
+    with pytest.raises(QIPFInputError, match=re.escape(message)):
+        QIPF(**parameters).fit(train)
+
+
+def test_labels_that_are_no_classes_are_named(train):
+    labels = np.arange(len(train)) % 10
+    labels[[7, 9]] = 10, -1
+    with pytest.warns(UserWarning, match=r"got -1, 10 in 2 of 800 rows \(first: row 7\)"):
+        QIPF(bandwidth="silverman").fit(train, labels)
+
+
+def test_tensors_without_data_are_rejected(train, field):
+    meta = torch.zeros(len(train), device="meta")
+    message = "must be a dense tensor with data, got layout torch.strided on meta"
+    for call in (
+        lambda: QIPF().fit(train, meta.long()),
+        lambda: QIPF().fit(train, wrong=meta.bool()),
+        lambda: field.uncertainty(torch.zeros(2, 10, device="meta")),
+        lambda: qipf.Calibration(meta),
+    ):
+        with pytest.raises(QIPFInputError, match=message):
+            call()
+    model = qipf.wrap(torch.nn.Identity(), field=field)
+    with pytest.raises(QIPFInputError, match="got input on the device meta"):
+        model.uncertainty(torch.zeros(2, 10, device="meta"))

@@ -144,7 +144,7 @@ def test_batches_that_cannot_be_used(batch, message):
 def test_labels_beyond_the_classes_are_found_even_where_nothing_is_kept():
     inputs, labels = stream(500)
     labels[499] = 7
-    with pytest.raises(QIPFInputError, match=r"classes 0\.\.2, got values from 0 to 7"):
+    with pytest.raises(QIPFInputError, match=r"classes 0\.\.2, got 7 in "):
         sample(cut(inputs, labels, 250, 250), centers=5, tuning=5)
 
 

@@ -78,13 +78,13 @@ def test_labels_are_flattened_like_the_rows():
 @pytest.mark.parametrize(
     ("name", "labels", "phrase"),
     [
-        ("binary", [0, 2, 0, 0, 0], "classes 0..1, got values from 0 to 2"),
+        ("binary", [0, 2, 0, 0, 0], "classes 0..1, got 2 in 1 of 5 rows (first: row 1)"),
         ("binary", [0, 0.5, 0, 0, 0], "integers"),
-        ("multiclass", [0, 1, 2, -100, 0], "got values from -100 to 2"),
+        ("multiclass", [0, 1, 2, -100, 0], "got -100 in 1 of 5 rows"),
         ("multilabel", np.zeros(5), "shape (5, 3), one class per prediction"),
         ("multilabel", np.full((5, 3), 2), "-100 left out, must hold classes 0..1"),
         ("segmentation", np.zeros((5, 2, 4)), "shape (5, 4, 2)"),
-        ("segmentation", np.full((5, 4, 2), 3), "classes 0..2, got values from 3 to 3"),
+        ("segmentation", np.full((5, 4, 2), 3), "classes 0..2, got 3 in 40 of 40 rows"),
     ],
 )
 def test_labels_that_do_not_fit_are_rejected(name, labels, phrase):

@@ -375,7 +375,7 @@ def test_more_bad_arguments_are_refused(images):
     for loader, message in [
         (None, "fit needs an iterable of batches"),
         ([(images, ["cat"] * 120)], "labels of batch 0 must hold"),
-        ([(images, torch.arange(120) % 4 + 1)], "must hold classes 0..3, got values from 1 to 4"),
+        ([(images, torch.arange(120) % 4 + 1)], "must hold classes 0..3, got 4 in "),
     ]:
         with pytest.raises(QIPFInputError, match=re.escape(message)):
             qipf.wrap(Net()).fit(loader)

@@ -27,7 +27,12 @@ from qipf.field.engines.base import blocks
 from qipf.field.fitting import build_field
 from qipf.field.graph import FieldGraph
 from qipf.field.kernel import field_of
-from qipf.field.parameters import check_parameters, checked_random_state, reduction_for
+from qipf.field.parameters import (
+    check_parameters,
+    checked_random_state,
+    reduction_for,
+    require_range,
+)
 from qipf.field.potential import bare_modes, curvature
 from qipf.field.reservoir import TrainingRows
 from qipf.field.state import field_state, require_plain_seed, restore_field
@@ -225,6 +230,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def _add(self, X: Any, y: Any, wrong: Any, logits: Tensor | None, fewest: int) -> None:
         seen: TrainingRows | None = self.__dict__.get("_rows")
         rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
+        require_range(rows)
         errors = self._errors(rows, y, wrong)
         if wrong is None:
             logits = rows

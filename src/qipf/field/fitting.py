@@ -17,6 +17,7 @@ from qipf.errors import QIPFScoreWarning, warn
 from qipf.field.bandwidth import FACTORS, Choice, Split, choose_factor, silverman_of
 from qipf.field.engines import Engine, Moments
 from qipf.field.kernel import Coreset, field_of
+from qipf.field.parameters import require_bandwidth
 from qipf.field.potential import bare_modes, curvature, ground_energies, log_kernel_constant
 from qipf.field.reservoir import TrainingRows
 
@@ -66,6 +67,7 @@ def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engi
     sigma = factor * width
     if criterion == "given":
         sigma = float(field.bandwidth)
+    require_bandwidth(sigma)
     # the held-out rows join the field once the factor is known, if there is room for them
     whole = rows.condensed(0, device, sigma)
     equal = bool((whole.weights == whole.weights[0]).all())
@@ -159,9 +161,10 @@ def _warn_of_softening(field: "QIPF", inside: Moments) -> None:
     typical = math.exp((float(inside.log_density.median()) + constant) / 2)
     if field.softening > typical:
         warn(
-            f"softening={field.softening:g} exceeds the wave function at most centres (median "
-            f"{typical:.2g}), so that the modes fall where they should rise. Set softening=0: with "
-            "normalization='standard', orders up to 4 have no poles in two or more dimensions.",
+            f"softening={float(field.softening):g} exceeds the wave function at most centres "
+            f"(median {typical:.2g}), so that the modes fall where they should rise. Set "
+            "softening=0: with normalization='standard', orders up to 4 have no poles in two "
+            "or more dimensions.",
             QIPFScoreWarning,
         )
 

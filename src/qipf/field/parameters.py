@@ -13,6 +13,10 @@ from qipf.field import engines
 from qipf.field.potential import NORMALIZATIONS, checked_orders, checked_softening
 from qipf.validation.parameters import require_positive_integer
 
+#: Largest number in the training rows; the smallest bandwidth that is chosen for them is one over
+#: it. Squares of more or less leave the floating-point range.
+LARGEST = 1e140
+
 #: Ways to choose the centres when there are more training predictions than `max_centers`.
 REDUCTIONS = ("auto", "coreset", "random")
 
@@ -33,6 +37,8 @@ def check_parameters(field: Any) -> None:
         raise QIPFInputError(f"fallback must be True or False, got {field.fallback!r}.")
     _check_bandwidth(field.bandwidth)
     require_positive_integer(field.max_centers, "max_centers")
+    if field.max_centers < 2:
+        raise QIPFInputError("max_centers must be at least 2: a field of one centre has no width.")
     if field.reduction not in REDUCTIONS:
         raise unknown_name("reduction", field.reduction, REDUCTIONS)
     if not _is_number(field.contamination) or not 0 < field.contamination <= 0.5:
@@ -50,6 +56,27 @@ def reduction_for(field: Any, dimension: Callable[[], int]) -> str:
     if field.reduction != "auto":
         return str(field.reduction)
     return "coreset" if dimension() <= LONGEST_CONDENSED else "random"
+
+
+def require_range(rows: torch.Tensor) -> None:  # (n, d)
+    """Raise `QIPFInputError` for training rows with numbers whose squares overflow."""
+    if rows.dtype != torch.float64 or not len(rows):  # float32 ends at 3e38
+        return
+    largest, row = rows.abs().amax(1).max(0)
+    if largest > LARGEST:
+        raise QIPFInputError(
+            f"X has numbers beyond ±{LARGEST:g} (row {int(row)}: {float(largest):g}). Drop such "
+            "rows, or divide all rows by a constant."
+        )
+
+
+def require_bandwidth(chosen: float) -> None:
+    """Raise `QIPFInputError` for a chosen bandwidth whose square underflows."""
+    if chosen < 1 / LARGEST:
+        raise QIPFInputError(
+            f"The rows lie so close together that their bandwidth is {chosen:g}; at least "
+            f"{1 / LARGEST:g} is needed. Multiply all rows by a constant."
+        )
 
 
 def _check_bandwidth(bandwidth: Any) -> None:

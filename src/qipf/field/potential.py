@@ -100,7 +100,8 @@ def bare_modes(
     `in_numpy` is for a few rows on the CPU without gradients: the same arithmetic in numpy, whose
     calls take a fraction of the time of torch's.
     """
-    if not orders:
+    softening = float(softening)  # torch has no fractions
+    if not len(orders):
         return moments.log_density.new_zeros(moments.log_density.shape[0], 0)
     constant = log_kernel_constant(normalization, bandwidth, moments.dimension)
     log_density = moments.log_density + constant if constant else moments.log_density
@@ -194,6 +195,10 @@ def checked_orders(orders: object) -> tuple[int, ...]:
     if not given or not all(isinstance(p, Integral) and int(p) >= 1 for p in given):
         raise QIPFInputError(
             f"orders must be integers of at least 1, such as (1, 2, 3, 4), got {orders!r}."
+        )
+    if len(set(given)) < len(given):
+        raise QIPFInputError(
+            f"orders must differ from each other, got {orders!r}: a mode counts once in the mean."
         )
     return tuple(int(p) for p in given)
 

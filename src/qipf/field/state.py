@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,8 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
+    if isinstance(value, Fraction):
+        return float(value)
     return [_plain(v) for v in value] if isinstance(value, (tuple, list, range)) else value
 
 

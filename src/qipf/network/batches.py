@@ -79,6 +79,11 @@ def arguments(
         found = Example(tuple(alone), {})
     else:
         found = Example(inputs, _unlabelled(options or {}))
+    for name, value in found.tensors.items():
+        if value.is_meta:
+            raise QIPFInputError(
+                f"A network takes tensors with data, got {name} on the device meta."
+            )
     for name, value in found.values.items():
         if isinstance(value, np.ndarray):
             raise QIPFInputError(

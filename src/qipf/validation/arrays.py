@@ -78,10 +78,7 @@ def _checked_tensor(estimator: Any, X: Tensor, name: str, reset: bool) -> Tensor
         )
     if X.is_complex() or X.dtype == torch.bool:
         raise QIPFInputError(f"{name} must hold real numbers, got {X.dtype}.")
-    if X.layout is not torch.strided or X.is_meta:
-        raise QIPFInputError(
-            f"{name} must be a dense tensor with data, got layout {X.layout} on {X.device}."
-        )
+    require_data(X, name)
     if reset:
         estimator.n_features_in_ = X.shape[1]
         estimator.__dict__.pop("feature_names_in_", None)  # of an earlier table
@@ -93,6 +90,15 @@ def _checked_tensor(estimator: Any, X: Tensor, name: str, reset: bool) -> Tensor
     if X.dtype in _HALF:
         return X.float()
     return X if X.is_floating_point() else X.double()
+
+
+def require_data(tensor: Tensor, name: str) -> None:
+    """Raise `QIPFInputError` for sparse tensors and for those on the device ``meta``."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise QIPFInputError(
+            f"{name} must be a dense tensor with data, got layout {tensor.layout} on "
+            f"{tensor.device}."
+        )
 
 
 def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:

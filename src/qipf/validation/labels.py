@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError, first_line
-from qipf.validation.arrays import as_tensor
+from qipf.validation.arrays import as_tensor, require_data
 from qipf.validation.scores import checked_flags
 
 
@@ -30,6 +30,7 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
             f"{name} must hold the index of each true class, got values that are not numbers "
             f"({first_line(error)})."
         ) from error
+    require_data(values, name)
     if values.shape != (count,):
         raise QIPFInputError(
             f"{name} must have shape ({count},), one class per prediction, got "
@@ -38,10 +39,15 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     if values.is_complex() or (values.is_floating_point() and bool((values % 1 != 0).any())):
         raise LabelValueError(f"{name} must hold integers, the index of each true class.")
     values = values.long()
-    if classes is not None and count and not bool(((values >= 0) & (values < classes)).all()):
+    if classes is None:
+        return values
+    outside = torch.nonzero((values < 0) | (values >= classes)).flatten()
+    if len(outside):
+        found = sorted(set(values[outside].tolist()))
+        shown = ", ".join(map(str, found[:5])) + (", …" if len(found) > 5 else "")
         raise LabelValueError(
-            f"{name} must hold classes 0..{classes - 1}, got values from {values.min()} to "
-            f"{values.max()}."
+            f"{name} must hold classes 0..{classes - 1}, got {shown} in {len(outside)} of {count} "
+            f"rows (first: row {int(outside[0])})."
         )
     return values
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
+from qipf.validation.arrays import require_data
 
 
 def checked_outcomes(
@@ -79,6 +80,7 @@ def real_numbers(values: Any, name: str) -> NDArray[Any]:
 
 def _array(values: Any, name: str) -> NDArray[Any]:
     if isinstance(values, Tensor):
+        require_data(values, name)
         values = values.detach().cpu()
         return (
             values.float() if values.is_floating_point() and values.itemsize < 4 else values
