@@ -14,6 +14,7 @@ from torch import nn
 
 import qipf
 from qipf import QIPF, QIPFFileError, QIPFInputError
+from qipf.io import schema
 from qipf.network.forward import fingerprint
 from qipf.storage.save_load import describe, load_field
 from tests.conftest import make_logits
@@ -158,7 +159,10 @@ KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condense
 
 def test_every_kind_of_every_version_has_its_file():
     names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
+    names |= {"features-v5", "entropy-v5"}  # new in version 5
     assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2", "monitor-v3"}
+    assert set(schema.KINDS) <= {*KINDS, "features", "monitor"}
+    assert load_field(STORED / "entropy-v5.qipf").score_ == "entropy"
     for version in (3, 4, 5):
         field = load_field(STORED / f"field-v{version}.qipf")
         assert field.log_weights_ is None
@@ -190,14 +194,22 @@ def test_layered_models_score_as_when_they_were_written(path):
     assert_scores(model, expected, torch.tensor(expected["queries"]))
 
 
-def assert_scores(model, expected, queries):
+def test_a_model_of_features_scores_as_when_it_was_written():
+    model = qipf.load(STORED / "features-v5.qipf")
+    expected = json.loads((STORED / "features-v5.scores").read_text())
+    assert len(model.layers_) == 1
+    assert 0 < sum(expected["accepted"]) < 20
+    assert_scores(model, expected, {"hidden": expected["hidden"]}, expected["logits"])
+
+
+def assert_scores(model, expected, *queries):
     # equal to the last bit on the machine that wrote them, and nearly so on others
     np.testing.assert_allclose(
-        model.uncertainty(queries), expected["uncertainty"], rtol=1e-4, atol=1e-5
+        model.uncertainty(*queries), expected["uncertainty"], rtol=1e-4, atol=1e-5
     )
     if "accepted" in expected:
-        np.testing.assert_allclose(model.p_values(queries), expected["p_values"], atol=1e-9)
-        np.testing.assert_array_equal(model.accepts(queries), expected["accepted"])
+        np.testing.assert_allclose(model.p_values(*queries), expected["p_values"], atol=1e-9)
+        np.testing.assert_array_equal(model.accepts(*queries), expected["accepted"])
     else:
         assert model.rule_ is None
 

@@ -6,6 +6,7 @@ Run once for each new format version; files of released versions stay as they ar
 """
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,39 @@ def write_layered() -> None:
         path.with_suffix(".json").write_text(json.dumps(answers))
 
 
+def feature_arrays(count: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """A layer that knows the class of three, logits that err more often, and labels."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(3, size=count)
+    hidden = np.eye(3)[labels] + 0.3 * random.normal(size=(count, 3))
+    return {"hidden": hidden}, 4 * hidden + 2 * random.normal(size=(count, 3)), labels
+
+
+def write_features() -> None:
+    """A model of given features, and its scores of a few rows."""
+    model = qipf.FeatureQIPF(max_centers=40, max_tuning=50).fit(*feature_arrays(300, 1))
+    model.calibrate(*feature_arrays(400, 2)).accept_rule(max_risk=0.1)
+    path = HERE / f"features-v{FORMAT_VERSION}.qipf"
+    qipf.save(model, path)
+    features, logits, _ = feature_arrays(20, 5)
+    answers = {
+        "hidden": features["hidden"].tolist(),
+        "logits": logits.tolist(),
+        "uncertainty": model.uncertainty(features, logits).tolist(),
+        "p_values": model.p_values(features, logits).tolist(),
+        "accepted": model.accepts(features, logits).tolist(),
+    }
+    path.with_suffix(".scores").write_text(json.dumps(answers))
+
+
+def by_entropy() -> qipf.QIPF:
+    """A field of two classes, whose uncertainty is the entropy of the softmax."""
+    logits = make_logits(120)[:, :2].numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", qipf.QIPFScoreWarning)
+        return qipf.QIPF(bandwidth=3.0).fit(logits, np.arange(120) % 7 == logits.argmax(1))
+
+
 def calibrated() -> qipf.QIPF:
     """A field with held-out predictions, some of them tied, and a rule that accepts a part."""
     held_out = make_logits(240, seed=2).numpy()
@@ -127,6 +161,7 @@ def main() -> None:
         "model": qipf.wrap(network(), field=qipf.QIPF(**few)).fit(inputs.split(40)),
         "calibrated": field,
         "rule": field.rule_,
+        "entropy": by_entropy(),
     }
     for name, thing in saved.items():
         path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"
@@ -134,11 +169,13 @@ def main() -> None:
         if name == "rule":
             continue
         judge = thing.field if name == "model" else thing
-        answers = {"queries": queries, "uncertainty": judge.uncertainty(queries)}
+        rows = queries[:, : judge.n_features_in_]
+        answers = {"queries": rows, "uncertainty": judge.uncertainty(rows)}
         if name == "calibrated":
             answers |= {"p_values": judge.p_values(queries), "accepted": judge.accepts(queries)}
         np.savez_compressed(path.with_suffix(".npz"), **answers)
     write_layered()
+    write_features()
     if not (HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf").exists():
         write_monitor()
 

@@ -92,7 +92,7 @@ class NetworkBench:
         unseen = corruption in self.setting.suite.unseen
         wrong = np.ones(len(batch), bool)
         if not unseen:
-            wrong = (batch.predicted.cpu() != self.dataset.test_labels[self._rows]).numpy()
+            wrong = (batch.predicted.cpu() != self._part(self.dataset.test_labels)).numpy()
         for method in fitted:
             task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
             uncertainty, seconds = self._scores(method, batch)
@@ -117,9 +117,11 @@ class NetworkBench:
             return self._images
         if corruption in self.setting.suite.unseen:
             unseen = load_unseen(corruption, self.dataset, self.setting.data)
-            return unit_range(unseen[self._rows].to(self._device))
+            return unit_range(self._part(unseen).to(self._device))
         if isinstance(self.dataset, TextDataset):
-            sentences = corrupt(self.dataset.test_sentences[self._rows], corruption, level)
+            rows = self._part(torch.arange(len(self.dataset.test_sentences))).tolist()
+            part = tuple(self.dataset.test_sentences[row] for row in rows)
+            sentences = corrupt(part, corruption, level)
             return self.dataset.vocabulary.encode(sentences).to(self._device)
         return corrupt(self._images, corruption, level)
 
@@ -141,12 +143,15 @@ class NetworkBench:
 
     @cached_property
     def _images(self) -> Tensor:  # (n, C, H, W) in [0, 1], on the device
-        return unit_range(self.dataset.test_images[self._rows].to(self._device))
+        return unit_range(self._part(self.dataset.test_images).to(self._device))
 
-    @property
-    def _rows(self) -> slice:
-        """The inputs that the suite takes of a test set."""
-        return slice(self.setting.suite.most)
+    def _part(self, inputs: Tensor) -> Tensor:
+        """The inputs that the suite takes of a test set: the same random ones for every seed."""
+        most = self.setting.suite.most
+        if most is None:
+            return inputs
+        order = np.random.RandomState(0).permutation(len(inputs))
+        return inputs[torch.from_numpy(np.sort(order[:most]))]
 
     def _scores(self, method: Method, batch: Batch) -> tuple[np.ndarray, float]:
         """Uncertainties, and the seconds they took, shared draws included."""
@@ -208,7 +213,7 @@ def parameters(suite: Suite, task: Task) -> dict[str, Any]:
         "network": spec.network,
         "recipe": spec.full_recipe().settings(),
         "options": effective_options(suite.create(task.method)),
-        **({} if suite.most is None else {"most": suite.most}),
+        **({} if suite.most is None else {"most": suite.most, "part": "random"}),
     }
 
 

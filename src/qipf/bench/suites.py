@@ -115,8 +115,8 @@ class Suite:
     optional : further networks, tested only when `narrowed` names them.
     unseen : out-of-distribution sets (see `qipf.bench.datasets.UNSEEN`); a network is tested
         against those that its dataset has.
-    most : number of test inputs, the first of them, and of inputs of an out-of-distribution set;
-        None for all.
+    most : number of test inputs, and of inputs of an out-of-distribution set: a random part, the
+        same for every seed; None for all.
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))

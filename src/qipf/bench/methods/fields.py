@@ -1,6 +1,5 @@
 """The fields of this library as methods: of the logits, and of all layers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,7 +151,7 @@ class Layers(Method):
             max_dimension=self.max_dimension,
             max_tuning=self.max_tuning,
             random_state=clean.seed,
-        ).fit(_batches(clean))
+        ).fit(clean.batches())
         return self
 
     def chosen(self) -> dict[str, Any]:
@@ -177,8 +176,3 @@ class Layers(Method):
         model = self._learned(self.model_)
         parts = [model.uncertainty(unit_range(part)) for part in batch.images.split(ROWS)]
         return to_double(torch.cat(parts))
-
-
-def _batches(clean: CleanData) -> Iterator[tuple[Tensor, Tensor]]:
-    for images, labels in zip(clean.images.split(ROWS), clean.labels.split(ROWS), strict=True):
-        yield unit_range(images), labels

@@ -176,7 +176,7 @@ class NUQ(Method):
         return {"bandwidth": self._learned(self.bandwidth_)}
 
     def score(self, batch: Batch) -> Tensor:  # (n,)
-        """At most log(1 + 2 / classes …), finite."""
+        """Finite; grows without bound with the distance to the training examples."""
         width = self._learned(self.bandwidth_)
         distances, labels = self._neighbours(batch.features, self.k)
         shares, log_sum = self._log_shares(distances, labels, width)

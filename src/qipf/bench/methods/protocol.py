@@ -1,7 +1,7 @@
 """The interface of methods: fit once on clean data, then score batches of predictions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from qipf.bench.methods.network import LayeredNetwork, Outputs, predict
+from qipf.bench.methods.network import ROWS, LayeredNetwork, Outputs, predict, unit_range
 from qipf.errors import QIPFInputError
 from qipf.validation.not_fitted import QIPFNotFittedError
 
@@ -55,6 +55,11 @@ class CleanData:
                 "images and labels must be equally many, at least one; got "
                 f"{len(self.images)} images and {len(self.labels)} labels."
             )
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs in [0, 1] and labels, as a loader gives them."""
+        for images, labels in zip(self.images.split(ROWS), self.labels.split(ROWS), strict=True):
+            yield unit_range(images), labels
 
     @cached_property
     def outputs(self) -> Outputs:

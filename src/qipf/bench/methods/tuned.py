@@ -4,7 +4,7 @@ They answer whether its lead comes from these inputs: whatever a method could le
 may learn here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit
 from qipf.bench.methods.neighbours import KNN
-from qipf.bench.methods.network import ROWS, unit_range
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.errors import QIPFInputError
 from qipf.layered.holdout import sample_examples, tuning_sets
@@ -53,7 +52,7 @@ def _tuning_data(clean: CleanData, method: str) -> TuningData:
     features = LayerSite("head", "input")
     with evaluating(net), torch.no_grad():
         _, held, classes = sample_examples(
-            batches(_batches(clean), net, method, "reading layers"),
+            batches(clean.batches(), net, method, "reading layers"),
             lambda inputs: run_in_batches(net, inputs, ()),
             0,
             EXAMPLES,
@@ -69,11 +68,6 @@ def _tuning_data(clean: CleanData, method: str) -> TuningData:
     rows = torch.cat([rows[features] for _, rows in tuning.sets.values()])
     batch = Batch(logits.new_zeros(len(logits), 0), logits, rows)
     return TuningData(batch, tuning.labels.repeat(len(tuning.sets)))
-
-
-def _batches(clean: CleanData) -> Iterator[tuple[Tensor, Tensor]]:
-    for images, labels in zip(clean.images.split(ROWS), clean.labels.split(ROWS), strict=True):
-        yield unit_range(images), labels
 
 
 #: Temperatures and exponents that are tried.
