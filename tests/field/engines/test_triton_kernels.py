@@ -254,3 +254,10 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
         for assembly in pool.map(assembly_there, [10, 128]):
             assert "wgmma.mma_async" in assembly
             assert "ex2.approx.ftz.f32" in assembly  # one instruction per pair, not three
+
+
+def test_weights_far_out_between_centres_of_like_distance(interpreter):
+    centers = torch.tensor([[-1855.8, 2810.6, 2187.8], [159.3, -2261.3, 92.1]])
+    query = torch.tensor([[-848.24902, 274.65091, 1139.94971]])
+    _, m1_squared, m2 = interpreter(moments_there, query, centers, 1.0)
+    assert m2 / 4 - m1_squared / 8 - 3 / 4 == pytest.approx(1_583_918.231, rel=1e-6)
