@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from readings import by_density, monotone, reached
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -32,7 +33,7 @@ from sklearn.preprocessing import LabelEncoder, StandardScaler
 
 import qipf
 from qipf.calibration.detection import entropy_of
-from qipf.field.potential import NORMALIZATIONS, log_kernel_constant
+from qipf.field.potential import NORMALIZATIONS
 from qipf.progress import progress
 
 RESULTS = Path(__file__).parents[1] / "results" / "small-sets.csv"
@@ -40,9 +41,6 @@ RESULTS = Path(__file__).parents[1] / "results" / "small-sets.csv"
 MODELS = ("logistic regression", "random forest", "gradient boosting", "small network")
 
 KEEL = "pima german heart spambase vehicle segment contraceptive vowel satimage"
-
-#: Zeros of the Hermite polynomials of order 2 to 4, where the modes have poles.
-ZEROS = (2**-0.5, 1.5**0.5, (1.5 - 1.5**0.5) ** 0.5, (1.5 + 1.5**0.5) ** 0.5)
 
 #: Rows of a set, at most; a random part of larger ones.
 MOST_ROWS = 4000
@@ -94,14 +92,6 @@ def outputs(model: Any, inputs: np.ndarray) -> np.ndarray:  # (n, classes)
     return np.hstack([-logits / 2, logits / 2]) if logits.shape[1] == 1 else logits
 
 
-def has_pole(field: qipf.QIPF, rows: np.ndarray) -> bool:
-    """Whether a mode has a pole between the 1 % and 99 % quantiles of the training density."""
-    dimension = rows.shape[1]
-    constant = log_kernel_constant(field.normalization, field.bandwidth_, dimension)
-    low, high = np.exp((np.quantile(field.log_density(rows), [0.01, 0.99]) + constant) / 2)
-    return any(low <= zero <= high for zero in ZEROS)
-
-
 def measured(
     train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray
 ) -> dict[str, Any]:
@@ -115,7 +105,7 @@ def measured(
     found: dict[str, Any] = {
         "errors": int(wrong.sum()),
         "score": field.score_,
-        "warned": bool(given),
+        "warned": any("entropy" in str(warning.message) for warning in given),
         "qipf": roc_auc_score(wrong, field.uncertainty(test)),
         "entropy": roc_auc_score(wrong, entropy_of(torch.from_numpy(test), field.probabilities_)),
     }
@@ -126,7 +116,9 @@ def measured(
             alone.fit(train, train_labels)
         found[f"field, {normalization}"] = roc_auc_score(wrong, alone.uncertainty(test))
         found[f"factor, {normalization}"] = alone.bandwidth_factor_
-        found[f"pole, {normalization}"] = has_pole(alone, train)
+        found[f"pole, {normalization}"] = reached(alone, alone.log_density(train)) != "none"
+        medians = by_density(alone.uncertainty(train), alone.log_density(train))
+        found[f"ordered, {normalization}"] = monotone(medians)
     return found
 
 
@@ -189,7 +181,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"- field alone, {normalization}: mean {_mean(rows, alone)}, below chance "
             f"{sum(row[alone] < 0.5 for row in rows)}, poles inside the data "
-            f"{sum(row[pole] for row in rows)}"
+            f"{sum(row[pole] for row in rows)}, median uncertainty falls from the sparsest to the "
+            f"densest tenth {sum(row[f'ordered, {normalization}'] for row in rows)}"
         )
     lines += [
         "",

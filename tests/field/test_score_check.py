@@ -16,8 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import qipf
-from qipf import QIPF, QIPFInputError, QIPFScoreWarning
+from qipf import QIPF, QIPFInputError, QIPFScoreWarning, QIPFWarning
 from qipf.calibration.detection import entropy_of
+from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from tests.conftest import make_logits
 
 TWO_CLASSES = "The logits of two classes differ only by their margin"
@@ -85,7 +86,9 @@ def test_two_columns_without_labels_warn(rng):
 def test_the_field_of_two_classes_can_be_kept(rng):
     z = rng.normal(scale=3, size=(300, 2))
     labels = (z + rng.normal(size=z.shape)).argmax(1)
-    with pytest.warns(QIPFScoreWarning, match="worse than the entropy .* on a calibration set"):
+    with pytest.warns(
+        QIPFScoreWarning, match="differ only by their margin .* on a calibration set"
+    ):
         field = QIPF(bandwidth=1.0, fallback=False).fit(z, labels)
     assert field.score_ == "modes"
     np.testing.assert_allclose(field.uncertainty(z), field.modes(z).mean(1))
@@ -253,7 +256,8 @@ def test_a_sample_of_many_training_rows_is_enough_to_notice():
 
 def test_long_rows_of_other_batches_are_noticed_too():
     rows = make_logits(200, dimension=600)
-    field = QIPF(bandwidth=50.0).fit(rows)
+    with pytest.warns(QIPFScoreWarning, match="so many classes"):
+        field = QIPF(bandwidth=50.0).fit(rows)
     noise = 1 + 2e-7 * torch.randn(200, 600, generator=torch.Generator().manual_seed(0))
     with pytest.raises(QIPFInputError, match="training rows"):
         field.calibrate(rows * noise)
@@ -310,3 +314,63 @@ def test_a_large_energy_ties_no_scores():
     restored = pickle_free_copy(field)
     np.testing.assert_array_equal(restored.p_values(later), field.p_values(later))
     np.testing.assert_array_equal(restored.accepts(later), field.accepts(later))
+
+
+@pytest.mark.parametrize("rows", [2000, 20_000])
+def test_one_logit_cannot_be_calibrated_on_its_training_rows(rng, rows):
+    warnings.simplefilter("ignore", QIPFScoreWarning)
+    z = rng.normal(scale=4, size=(rows, 1))
+    labels = (z[:, 0] + rng.logistic(size=rows) > 0).astype(int)
+    field = QIPF(bandwidth=1.0).fit(z, labels)
+    with pytest.raises(QIPFInputError, match="training rows"):
+        field.calibrate(z[:1500], labels[:1500])
+    fresh = rng.normal(scale=4, size=(10_000, 1))  # many are equal to a training row by chance
+    assert len(field.calibrate(fresh).calibration_) == 10_000
+
+
+def test_fresh_rows_of_one_number_are_not_refused(rng):
+    """Of 1,000 known rows of a million, chance matches must not be scaled up."""
+    known, fresh = (torch.from_numpy(rng.normal(size=(n, 1))) for n in (1000, 10_000))
+    for columns in (known, torch.cat([-known / 2, known / 2], 1)):
+        given = fresh if columns.shape[1] == 1 else torch.cat([-fresh / 2, fresh / 2], 1)
+        for total in (1000, 40_000, 1_000_000):
+            refuse_training_rows(given, TrainingSample(columns, total))
+
+
+def test_a_loaded_field_knows_its_training_rows(tmp_path):
+    warnings.simplefilter("ignore", QIPFScoreWarning)
+    rows = make_logits(300)
+    labels = rows.argmax(1)
+    QIPF(bandwidth=5.0).fit(rows, labels).save(tmp_path / "field.qipf")
+    loaded = qipf.load(tmp_path / "field.qipf")
+    with pytest.raises(QIPFInputError, match="training rows"):
+        loaded.calibrate(rows, labels)
+    loaded.calibrate(make_logits(300, seed=1))
+
+
+def test_with_too_few_errors_to_measure_the_entropy_is_used(rng):
+    rows = make_logits(60, dimension=3)
+    labels = rows.argmax(1)
+    with pytest.warns(QIPFScoreWarning, match="too few errors and near errors"):
+        field = QIPF().fit(rows, labels)
+    assert field.score_ == "entropy"
+
+
+def test_a_field_of_probabilities_takes_probabilities_only(rng):
+    warnings.simplefilter("ignore", QIPFScoreWarning)
+    p = torch.softmax(make_logits(300), 1)
+    field = QIPF(bandwidth=0.3).fit(p)
+    with pytest.raises(QIPFInputError, match="fitted on class probabilities"):
+        field.uncertainty(make_logits(20, seed=1))
+    other = QIPF(bandwidth=3.0).fit(make_logits(300))
+    with pytest.warns(QIPFScoreWarning, match="class probabilities"):
+        other.uncertainty(p[:50])
+    with pytest.warns(QIPFScoreWarning, match="probability of class 1"):
+        QIPF(bandwidth=0.1).fit(p[:, :1], (p[:, 0] > 0.5).long())
+
+
+def test_labels_from_one_are_told_what_to_do():
+    rows = make_logits(100)
+    labels = torch.arange(100) % 10 + 1
+    with pytest.warns(QIPFWarning, match="subtract 1"):
+        QIPF(bandwidth=5.0).fit(rows, labels)

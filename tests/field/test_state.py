@@ -182,9 +182,9 @@ def appended(forge):
         (uneven_weights, "its weights are not finite shares that sum to one"),
         (gigantic_shape, "its array 'centers' is not where its shape puts it"),
         (wrong_dtype, "its array 'centers' has dtype 'I32'; F32 or F64 is needed"),
-        (another_array, "its arrays are ['centers', 'extra', 'log_weights']"),
+        (another_array, "its arrays are ['centers', 'extra', 'log_weights', 'training']"),
         (cut_weights, "its weights are float64 of shape (20, 2)"),
-        (appended, "its arrays declare 1920 bytes and have 1924"),
+        (appended, "its arrays declare 13920 bytes and have 13924"),
     ],
 )
 def test_invalid_arrays_are_rejected(tmp_path, valid, change, reason):

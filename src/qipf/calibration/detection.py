@@ -28,6 +28,14 @@ class ErrorDetection:
     max_logit: float | None = None  # of minus the largest logit
     rows: str = "errors of the calibration set"  # what was detected, and in which rows
 
+    def behind(self) -> float:
+        """By how much the entropy is better; 0 where it is unknown."""
+        return 0.0 if self.entropy is None else self.entropy - self.uncertainty
+
+    def noise(self) -> float:
+        """About one standard error of the ROC-AUC."""
+        return 0.3 / float(min(self.errors, self.count - self.errors)) ** 0.5
+
     def __str__(self) -> str:
         peers = {"entropy": self.entropy, "largest logit": self.max_logit}
         shown = ", ".join(f"{name} {area:.3f}" for name, area in peers.items() if area is not None)
@@ -82,8 +90,8 @@ def entropy_of(logits: Tensor, probabilities: bool | None = None) -> Tensor:  # 
     Rows that are probabilities already are taken as they are; `probabilities` says whether they
     are, and with None all rows are looked at.
 
-    >>> entropy_of(torch.tensor([[0.0], [9.0]])).tolist()
-    [0.6931471805599453, 0.0012339369452102133]
+    >>> [round(float(found), 4) for found in entropy_of(torch.tensor([[0.0], [9.0]]))]
+    [0.6931, 0.0012]
     """
     if are_probabilities(logits) if probabilities is None else probabilities:
         return torch.special.entr(logits.double().clamp(min=0.0)).sum(1)  # of less it is -inf
@@ -96,7 +104,8 @@ def warn_of_labels(wrong: Tensor, logits: Tensor) -> None:  # (n,) booleans, (n,
     """Warn if so many predictions are wrong that the labels may belong to other rows.
 
     Agreement is compared with that of shuffled labels, for classes as frequent as they are
-    predicted: of what lies above it, a tenth at least must be there (as in Cohen's kappa).
+    predicted: it must be higher by three standard errors, or by a tenth of what lies above it (as
+    in Cohen's kappa).
     """
     if not len(wrong):
         return
@@ -104,7 +113,8 @@ def warn_of_labels(wrong: Tensor, logits: Tensor) -> None:  # (n,) booleans, (n,
     shares = class_logits(logits).argmax(1).bincount().double() / len(logits)
     # a class that is nearly always predicted leaves no room above chance
     chance = min(float(shares.square().sum()), 0.9)
-    if correct < chance + 0.1 * (1 - chance):
+    noise = 3 * (chance * (1 - chance) / len(wrong)) ** 0.5
+    if correct < chance + min(noise, 0.1 * (1 - chance)):
         warn(
             f"Only {correct:.0%} of the predictions agree with the labels, which is hardly more "
             "than chance. Check that labels and logits are of the same rows in the same order, and "
@@ -115,10 +125,7 @@ def warn_of_labels(wrong: Tensor, logits: Tensor) -> None:  # (n,) booleans, (n,
 
 def warn_if_worse(found: ErrorDetection | None) -> None:
     """Warn if the uncertainty detected errors worse than the entropy, by more than noise."""
-    if found is None or found.entropy is None or found.errors < FEWEST_ERRORS:
-        return
-    noise = 0.3 / found.errors**0.5  # about one standard error of a ROC-AUC
-    if found.entropy - found.uncertainty > noise:
+    if found is not None and found.errors >= FEWEST_ERRORS and found.behind() > found.noise():
         warn(
             f"The uncertainty detects {found.rows} worse than the entropy of the softmax (ROC-AUC "
             f"{found.uncertainty:.3f} against {found.entropy:.3f}). Rules and p-values hold for "

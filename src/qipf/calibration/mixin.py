@@ -56,6 +56,7 @@ class CalibrationMixin(Snapshots):
     calibration_: Calibration | None = None
     detection_: ErrorDetection | None = None
     rule_: AcceptRule | None = None
+    _training: TrainingSample | None = None
 
     if TYPE_CHECKING:
 
@@ -109,8 +110,8 @@ class CalibrationMixin(Snapshots):
         return self
 
     def training_sample(self) -> TrainingSample | None:
-        """A sample of the training rows or logits, if the model has one."""
-        return None
+        """A sample of the training rows or logits; None in files before version 5."""
+        return self._training
 
     def _refuse_training_rows(self, rows: Tensor) -> None:
         """Raise `QIPFInputError` if many calibration rows are known training rows."""
@@ -211,6 +212,7 @@ class CalibrationMixin(Snapshots):
             earlier = BEFORE_VERSION_5[part].items()
             entries = kept[part].items()
             kept[part] = {k: v for k, v in entries if (k, v) not in earlier and k not in NOT_SCORES}
+        arrays.pop("training", None)
         return str(content_digest(kept, arrays))
 
 

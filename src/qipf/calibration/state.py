@@ -6,17 +6,19 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+import torch
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.conformal import MOST_SCORES, Calibration
 from qipf.calibration.detection import ErrorDetection
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
 
 #: Arrays that a calibrated model adds to a file.
-ARRAYS = {"calibration", "calibration_wrong"}
+ARRAYS = {"calibration", "calibration_wrong", "training"}
 
 
 def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
@@ -27,9 +29,13 @@ def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
         arrays["calibration"] = held_out.scores
         if held_out.wrong is not None:
             arrays["calibration_wrong"] = held_out.wrong.astype(np.float32)
+    training = model.training_sample()
+    if training is not None:
+        arrays["training"] = training.rows.detach().cpu().numpy()
     detection = None if model.detection_ is None else asdict(model.detection_)
     rule = None if model.rule_ is None else rule_values(model.rule_)
-    return {"rule": rule, "detection": detection}, arrays
+    rows = None if training is None else training.total
+    return {"rule": rule, "detection": detection, "training_rows": rows}, arrays
 
 
 def restore_calibration(
@@ -40,6 +46,8 @@ def restore_calibration(
         model.calibration_ = _calibration(path, arrays, model.score_origin())
     elif "calibration_wrong" in arrays:
         refuse(path, "it has errors of held-out predictions, but not their scores")
+    if "training" in arrays:
+        model._training = _training(path, arrays["training"], header.get("training_rows"))
     if header["rule"] is not None:
         model.rule_ = restored_rule(header["rule"], path)
     if header["detection"] is not None:
@@ -74,6 +82,14 @@ def _calibration(path: str, arrays: Arrays, origin: float) -> Calibration:
         if not np.isin(wrong, (0, 1)).all():
             refuse(path, "its held-out errors are not all 0 or 1")
     return Calibration(scores, wrong, origin)
+
+
+def _training(path: str, rows: Any, total: Any) -> TrainingSample:
+    if rows.ndim != 2 or not 0 < len(rows) <= KEPT_ROWS or not np.isfinite(rows).all():
+        refuse(path, f"its sample of training rows has shape {rows.shape}, or is not finite")
+    if type(total) is not int or total < len(rows):
+        refuse(path, f"its number of training rows is {total!r:.80}")
+    return TrainingSample(torch.from_numpy(rows), total)
 
 
 def _detection(path: str, values: Any) -> ErrorDetection:

@@ -2,16 +2,27 @@
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from qipf.calibration.quantization import rounded
 from qipf.errors import QIPFInputError
 
-#: Columns by which rows are compared with training rows: more would differ by rounding more often.
-COMPARED_COLUMNS = 8
+#: Training rows that a model keeps to recognise them, also in its file.
+KEPT_ROWS = 1000
 
-#: Largest share of the calibration rows that may be training rows.
-LARGEST_SHARE = 0.2
+#: Columns by which rows are compared: those that vary most. More would differ more often by the
+#: last digits, which depend on the size of a batch.
+COMPARED_COLUMNS = 3
+
+#: Two numbers are equal in a step of this many standard deviations of their column.
+STEP = 2.0**-16
+
+#: Steps by which chance matches are estimated, in those steps.
+COARSER = 64
+
+#: Largest share of the calibration rows that may be training rows, and fewest that prove it.
+LARGEST_SHARE, FEWEST_EQUAL = 0.2, 3
 
 
 class TrainingSample(NamedTuple):
@@ -24,18 +35,22 @@ class TrainingSample(NamedTuple):
 def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     """Raise `QIPFInputError` if a large part of calibration rows are training rows.
 
-    The share of the calibration rows in the sample is scaled up to all training rows. Rows are
-    compared by the columns that vary most, in steps of 1e-4, because batches of another size change
-    the last digits. Data of few distinct values, where equal rows prove nothing, is not checked.
+    The number of calibration rows that equal a row of the sample is compared with the number
+    expected by chance: rows of few distinct values are often equal, and so are many rows of a
+    single number. What exceeds chance by five standard errors is scaled up to all training rows.
     """
-    deviation = training.rows.double().std(0)
-    columns = deviation.topk(min(COMPARED_COLUMNS, len(deviation))).indices
-    known = _hashes(training.rows[:, columns])
-    if len(known) < 0.99 * len(training.rows):
+    sample = training.rows.detach().double().cpu().numpy()
+    given = rows.detach().double().cpu().numpy()
+    deviation = sample.std(0)
+    columns = np.argsort(-deviation, kind="stable")[:COMPARED_COLUMNS]
+    steps = np.maximum(deviation[columns] * STEP, np.finfo(float).tiny)
+    sample, given = sample[:, columns] / steps, given[:, columns] / steps
+    if len(sample) < 2 or not len(given):
         return
-    given = _hashes(rows[:10_000, columns.to(rows.device)])
-    share = len(given & known) / max(len(given), 1) * training.total / len(training.rows)
-    if len(given & known) >= 3 and share > LARGEST_SHARE:
+    chance = len(given) * _chance(sample)
+    excess = _share_in(given, sample) * len(given) - chance
+    share = excess / len(given) * training.total / len(sample)
+    if excess >= FEWEST_EQUAL + 5 * chance**0.5 and share > LARGEST_SHARE:
         raise QIPFInputError(
             f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
             "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
@@ -43,5 +58,20 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
         )
 
 
-def _hashes(rows: Tensor) -> set[bytes]:
-    return {row.tobytes() for row in rounded(rows.detach().double().cpu().numpy())}
+def _chance(sample: NDArray[np.float64]) -> float:
+    """Probability that a new row equals one of the sample, estimated from its two halves.
+
+    Matches in coarser steps are more frequent and thus better known; of continuous numbers at most
+    one in `COARSER` of them, plus their sampling error, is a match in fine steps.
+    """
+    first, second = sample[: len(sample) // 2], sample[len(sample) // 2 :]
+    matches = _share_in(first / COARSER, second / COARSER) * len(first)
+    coarse = (matches + 3 + 3 * (matches + 1) ** 0.5) / len(first) / COARSER
+    half = min(1.0, max(_share_in(first, second), coarse))
+    return 1 - (1 - half) ** 2
+
+
+def _share_in(rows: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Share of the rows that equal one of the others in whole steps."""
+    known = {row.tobytes() for row in np.round(others)}
+    return sum(row.tobytes() in known for row in np.round(rows)) / len(rows)

@@ -16,8 +16,8 @@ from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import entropy_of
 from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
 from qipf.calibration.snapshots import on_snapshot
-from qipf.calibration.training_rows import TrainingSample
-from qipf.errors import QIPFInputError, warn
+from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
+from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
 from qipf.export.program import traced
 from qipf.field.bandwidth import nearness_to_error
@@ -50,6 +50,9 @@ ROWS_PER_BLOCK = {"cpu": 2**16, "cuda": 2**20}
 
 #: Numbers in the training rows, at most, whose uncertainty sets the outlier limit.
 MOST_NUMBERS = 2**22
+
+#: Fewer rows may look like probabilities by chance.
+FEWEST_TO_KNOW = 10
 
 #: For so few predictions NumPy is faster than torch: calls cost more than arithmetic.
 FEW_ROWS = 64
@@ -231,7 +234,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         seen: TrainingRows | None = self.__dict__.get("_rows")
         rows = checked_rows(self, X, name="X", reset=seen is None, minimum=fewest)
         require_range(rows)
-        errors = self._errors(rows, y, wrong)
+        errors = self._errors(rows, y, wrong, required=seen is not None and seen.labelled)
         if wrong is None:
             logits = rows
         nearness = None
@@ -248,17 +251,22 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             )
         self._unbuild()
         self._rows, self._device = seen, self._compute_device(rows, X)
+        seen.add(rows, nearness)
         seen.are_logits &= wrong is None or (
             logits is not None and _equal(logits, class_logits(rows))
         )
-        seen.add(rows, nearness)
         self.n_samples_seen_ = seen.count
 
-    def _errors(self, rows: Tensor, y: Any, wrong: Any) -> Tensor | None:
-        """Errors of the model; labels that are not classes are ignored with a warning."""
+    def _errors(self, rows: Tensor, y: Any, wrong: Any, required: bool) -> Tensor | None:
+        """Errors of the model; labels that are not classes are ignored with a warning.
+
+        They raise if batches before this one had labels.
+        """
         try:
             return errors_from(rows, y, wrong)
         except LabelValueError as error:
+            if required:
+                raise
             warn(
                 f"The model's errors are unknown, and the bandwidth is chosen by likelihood: "
                 f"{error} Pass wrong= if X is not logits."
@@ -279,6 +287,7 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         self._engines = {self._device: (engine, torch.from_numpy(self.energies_).to(self._device))}
         self.n_samples_seen_ = rows.count
         sample = rows.sample
+        self._training = TrainingSample(sample[:KEPT_ROWS].clone(), rows.count)
         sample = sample[:: -(-sample.numel() // MOST_NUMBERS)]  # a quantile needs no more
         scores = -self._uncertainty(sample.to(self._device)).cpu().numpy()
         self.offset_ = float(np.percentile(scores, 100.0 * self.contamination))
@@ -386,11 +395,6 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         self._refuse_training_rows(rows)
         self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
         return self
-
-    def training_sample(self) -> TrainingSample | None:
-        """A sample of the training rows; a field from a file has none."""
-        rows: TrainingRows | None = self.__dict__.get("_rows")
-        return None if rows is None else TrainingSample(rows.sample, rows.count)
 
     @array_method
     def p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
@@ -500,6 +504,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
             "bandwidth": f"{self.bandwidth_:.6g}, {self.bandwidth_factor_:.4g} × Silverman's "
             f"({self.bandwidth_criterion_})",
             "energies": ", ".join(f"{energy:.6g}" for energy in self.energies_),
+            "rows": "class probabilities"
+            if self.probabilities_
+            else "logits, or any other numbers",
             "uncertainty": "mean of the modes" if self.score_ == "modes" else "softmax entropy",
             "outlier above": f"{self.outlier_limit_:.6g}, by the "
             f"{'training' if self.calibration_ is None else 'held-out'} rows",
@@ -527,7 +534,22 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
     def _checked(self, X: Any) -> Tensor:
         self._require_fitted()
         rows = checked_rows(self, X, name="X", reset=False)
+        self._check_kind(rows)
         return rows.to(self._compute_device(rows, X))
+
+    def _check_kind(self, rows: Tensor) -> None:
+        """Raise if a field of probabilities gets other rows; warn of the reverse."""
+        if self.probabilities_ and len(rows) and not are_probabilities(rows):
+            raise QIPFInputError(
+                "This field was fitted on class probabilities, and these rows are not: they must "
+                "be from 0 to 1 and sum to 1. Pass what the field was fitted on."
+            )
+        if not self.probabilities_ and len(rows) >= FEWEST_TO_KNOW and are_probabilities(rows):
+            warn(
+                "These rows are class probabilities, and the field was fitted on other numbers. "
+                "Pass what it was fitted on.",
+                QIPFScoreWarning,
+            )
 
     def _uncertainty(self, rows: Tensor) -> Tensor:
         if self.score_ == "entropy":

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 #: Fewer rows than this are not split: Silverman's bandwidth is used.
 FEWEST_TO_SPLIT = 10
 
+#: The density of rows of more numbers says little; without labels that is only warned of.
+MOST_COLUMNS = 64
+
 #: Up to so many rows are held out in turn, in five folds; of more rows a part is held out once.
 MOST_IN_FOLDS, FOLDS = 2500, 5
 
 #: The entropy replaces the field's score if its ROC-AUC on held-out rows is higher by more than
-#: this. Near errors favour the entropy, which grows as the margin shrinks: on the digits of
-#: scikit-learn a field that is better on test data was 0.07 behind on near errors.
-LARGEST_DEFICIT = 0.1
+#: this; with fewer than `ENOUGH_ROWS` training rows by proportionally less, and where too few
+#: predictions can be detected to measure it. Near errors favour the entropy, which grows as the
+#: margin shrinks: on the digits of scikit-learn a field better on test data was 0.07 behind.
+LARGEST_DEFICIT, ENOUGH_ROWS = 0.1, 1000
 
 
 def build_field(field: "QIPF", rows: TrainingRows, device: torch.device) -> Engine:
@@ -117,40 +121,57 @@ def _check_score(
     """
     field.score_ = "modes"
     nearness, columns = rows.sample_nearness(), rows.sample.shape[1]
+    if columns == 1 and rows.are_logits and bool(((rows.sample >= 0) & (rows.sample <= 1)).all()):
+        warn(
+            "All rows are one number from 0 to 1. If it is the probability of class 1, pass two "
+            "columns, [1 - p, p], or the logit log(p / (1 - p)), which is above 0 for class 1.",
+            QIPFScoreWarning,
+        )
     if nearness is None:
-        if columns <= 2:
+        if columns <= 2 or columns > MOST_COLUMNS:
+            classes = "two" if columns <= 2 else "so many"
             warn(
-                f"The rows have {columns} columns and no labels. If they are the logits of a "
-                "two-class model, the field may rank sure predictions as uncertain: pass labels.",
+                f"The rows have {columns} columns and no labels. If they are the logits of a model "
+                f"of {classes} classes, the field may rank sure predictions as uncertain: pass "
+                "labels, so that this is measured.",
                 QIPFScoreWarning,
             )
         return
     if choice is not None:
         _set_detection(field, rows, held_out, choice)
     found, measured = field.detection_, choice is not None and choice.wanted is not None
-    if found is not None and found.entropy is None:
-        return  # the rows are not logits
-    deficit = 0.0 if found is None or found.entropy is None else found.entropy - found.uncertainty
+    if not rows.are_logits:
+        if found is not None and found.uncertainty + found.noise() < 0.5:
+            warn(
+                f"The field detects errors worse than chance ({found}). Use another layer, or "
+                "LayeredQIPF, which weights all layers.",
+                QIPFScoreWarning,
+            )
+        return
+    deficit = 0.0 if found is None else found.behind()
     comparison = "" if found is None else f" ({found})"
-    if rows.are_logits and columns <= 2 and field.fallback:
+    allowed = LARGEST_DEFICIT * min(1.0, rows.count / ENOUGH_ROWS)
+    if columns <= 2:
         reason = "The logits of two classes differ only by their margin"
-    elif measured and deficit > 0:
+    elif not measured:
+        reason = "There are too few errors and near errors to compare the field with the entropy"
+    elif deficit > 0:
         reason = "The field detects errors worse than the entropy of the softmax"
     else:
-        reason = ""
-    if field.fallback and reason and (columns <= 2 or deficit > LARGEST_DEFICIT):
+        return
+    if field.fallback and (columns <= 2 or not measured or deficit > allowed):
         field.score_ = "entropy"
         if found is not None and found.entropy is not None:
             field.detection_ = replace(found, uncertainty=found.entropy)
         warn(
             f"{reason}{comparison}, so uncertainty is the entropy of the softmax. "
-            "QIPF(fallback=False) keeps the field. For a network, LayeredQIPF is the better score.",
+            "QIPF(fallback=False) keeps the field. For a network, LayeredQIPF may do better.",
             QIPFScoreWarning,
         )
-    elif reason:
+    else:
         warn(
-            f"{reason}{comparison}. Compare them on a calibration set, with calibrate(X, y). For a "
-            "network, LayeredQIPF is the better score.",
+            f"{reason}{comparison}. Compare it with the entropy on a calibration set, with "
+            "calibrate(X, y). For a network, LayeredQIPF may do better.",
             QIPFScoreWarning,
         )
 

@@ -9,7 +9,7 @@ from qipf.errors import QIPFFileError
 FORMAT_VERSION, OLDEST = 5, 3
 
 #: Header entries that the scores do not depend on.
-DECISIONS = ("rule", "detection")
+DECISIONS = ("rule", "detection", "training_rows")
 
 #: Entries that fields in files of versions 3 and 4 lack, and what they are there.
 BEFORE_VERSION_5: dict[str, dict[str, Any]] = {
@@ -55,6 +55,8 @@ def checked_header(header: dict[str, Any], path: str) -> dict[str, Any]:
         refuse(path, f"its kind is {kind!r:.80}")
     if version == 3 and kind != "rule":  # layered models had no decisions yet, and none a detection
         header = {"rule": None, "detection": None, **header}
+    if "parameters" in header:  # older files have no sample of training rows
+        header = {"training_rows": None, **header}
     require_keys(path, "header", header, _KEYS[kind])
     if not isinstance(header["library_version"], str):
         refuse(path, f"its library_version is {header['library_version']!r:.80}")

@@ -8,7 +8,7 @@ from torch import Tensor
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import error_detection, mean_detection, warn_of_labels
 from qipf.calibration.mixin import CalibrationMixin
-from qipf.calibration.training_rows import TrainingSample
+from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
@@ -107,7 +107,7 @@ class LayeredModel(CalibrationMixin):
         if not tuning.sets:
             return
         clean, _ = tuning.sets["clean"]
-        self._training = TrainingSample(class_logits(clean).cpu(), examples)
+        self._training = TrainingSample(class_logits(clean)[:KEPT_ROWS].cpu(), examples)
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
         step = max(1, len(tuning.sets) * len(clean) // MEASURED)
         found = []
@@ -120,10 +120,6 @@ class LayeredModel(CalibrationMixin):
             [part for part in found if part is not None],
             "errors of held-out training inputs and perturbed copies",
         )
-
-    def training_sample(self) -> TrainingSample | None:
-        """Logits of training examples; a model from a file has none."""
-        return self.__dict__.get("_training")
 
     def _check_outputs(self, logits: Tensor, rows: Rows, given: str) -> None:
         """Raise for NaN and infinity, and for rows or classes that the fields do not have."""

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import Prediction, prediction_as
 from qipf.calibration.snapshots import on_snapshot
-from qipf.calibration.training_rows import TrainingSample
+from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import ROWS, traced
@@ -159,7 +159,9 @@ class FeatureQIPF(LayeredModel):
                 step = len(whole) / len(order)
                 also = torch.arange(0, len(other), step, dtype=torch.float64).long()
                 seen = torch.cat([whole.logits[order], other.logits[also]]).cpu()
-                model._training = TrainingSample(seen, len(whole) + len(other))
+                few = torch.from_numpy(random.permutation(len(seen)))[:KEPT_ROWS]
+                total = len(whole) + len(other)
+                model._training = TrainingSample(class_logits(seen[few]), total)
         return self
 
     def _split(

@@ -134,7 +134,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 )
                 fields, weights = fit_mixture(fields, tuning, least)
         assert example is not None  # the loader holds examples
-        seen = 1 + max(int(part[PLACES].max()) for part in (centers, held))
+        seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights

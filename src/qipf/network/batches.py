@@ -28,7 +28,7 @@ def batches(
     loader: Iterable[Any], net: nn.Module, purpose: str, description: str
 ) -> Iterator[Batch]:
     """The loader's batches, either all with labels or all without, with a progress bar."""
-    if not isinstance(loader, Iterable):
+    if not isinstance(loader, Iterable) or isinstance(loader, (Tensor, np.ndarray, str)):
         raise QIPFInputError(
             f"{purpose} needs an iterable of batches, such as a DataLoader, got "
             f"{type(loader).__name__}."

@@ -48,8 +48,13 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
         raise LabelValueError(
             f"{name} must hold classes 0..{classes - 1}, got {shown} in {len(outside)} of {count} "
             f"rows (first: row {int(outside[0])})."
+            + (" Classes are numbered from 0: subtract 1." if _from_one(values, classes) else "")
         )
     return values
+
+
+def _from_one(labels: Tensor, classes: int) -> bool:
+    return bool(labels.min() == 1 and labels.max() == classes)
 
 
 def class_logits(rows: Tensor) -> Tensor:  # (n, 1) -> (n, 2), others unchanged
