@@ -33,7 +33,7 @@ from qipf.layered.predictions import (
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.validation.arrays import as_given
-from qipf.validation.labels import checked_labels, errors_of
+from qipf.validation.labels import checked_labels, class_logits, errors_of
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -236,7 +236,7 @@ class FeatureQIPF(LayeredModel):
         if not len(given):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
         wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
-        self._refuse_training_rows(given.logits)
+        self._refuse_training_rows(class_logits(given.logits))
         self._set_calibration(self._uncertainty(given).cpu(), wrong, given.logits.cpu())
         return self
 
