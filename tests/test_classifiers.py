@@ -183,7 +183,7 @@ class Text(Kind):
         )  # fmt: skip
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
         for step in range(40):
-            batch = self.inputs(64, step)
+            batch = self.inputs(32, step)
             optimizer.zero_grad()
             net(**batch, labels=self.truth(batch)).loss.backward()
             optimizer.step()
@@ -231,7 +231,7 @@ PAIRS = [(kind, maker) for kind in KINDS.values() for maker in kind.makers]
 def made(kind, maker, **options):
     net = NETS[kind.name]
     if maker == "wrap":
-        return qipf.wrap(net, field=qipf.QIPF(orders=(1, 2), max_centers=300), **options)
+        return qipf.wrap(net, field=qipf.QIPF(orders=(1,), max_centers=100), **options)
     return LayeredQIPF(net, max_centers=200, max_tuning=60, **options)
 
 
@@ -239,7 +239,7 @@ def calibrated(kind, maker):
     """A fitted and calibrated model, copied so that tests may change it."""
     key = kind.name, maker
     if key not in _fitted:
-        model = made(kind, maker).fit(kind.loader(100 if kind.shape else 300, 1))
+        model = made(kind, maker).fit(kind.loader(60 if kind.shape else 300, 1))
         _fitted[key] = pickle.dumps(model.calibrate(kind.loader(400, 2)))
     return pickle.loads(_fitted[key])
 
@@ -373,7 +373,7 @@ def test_an_onnx_file_scores_as_the_model_does(pair, tmp_path):
     model = calibrated(*pair)
     rule = model.accept_rule(max_risk=0.3)
     example = kind.inputs(12, 50)
-    path = model.export_onnx(tmp_path / "model.onnx", example).path
+    path = model.export_onnx(tmp_path / "model.onnx", example, check=False).path  # done here
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     inputs = [part.name for part in session.get_inputs()]
     outputs = [part.name for part in session.get_outputs()]

@@ -153,7 +153,7 @@ def test_anything_that_converts_to_an_array_is_taken(model):
 def test_exported_with_an_input_per_layer(model, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     features, logits, _ = FRESH
-    written = model.export_onnx(tmp_path / "features.onnx")
+    written = model.export_onnx(tmp_path / "features.onnx", check=False)  # compared here
     names = [site.layer for site in model.layers_]
     assert written.inputs == ("logits", *names)
     assert written.outputs == ("uncertainty", "probabilities", "accepted")
