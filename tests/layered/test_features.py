@@ -433,3 +433,13 @@ def test_invalid_use_is_rejected():
                 [0] * 4,
             ),
         )
+
+
+def test_probabilities_are_taken_as_such():
+    """Their logarithms are used, whose softmax they are; softmax of probabilities is nearly flat."""
+    logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).double() * 3
+    p = torch.softmax(logits, 1)
+    p[p < 0.05] = 0
+    p = p / p.sum(1, keepdim=True)
+    found = checked_predictions({"x": logits}, p).logits.softmax(1)
+    torch.testing.assert_close(found, p, atol=4e-3, rtol=0)

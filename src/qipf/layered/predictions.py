@@ -14,10 +14,13 @@ from qipf.layered.holdout import FEWEST
 from qipf.layered.perturbations import perturbed, strengths
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import as_tensor, require_finite
-from qipf.validation.labels import class_logits
+from qipf.validation.labels import are_probabilities, class_logits
 
 #: Side of a layer site whose rows are given.
 GIVEN = "features"
+
+#: Least class probability where probabilities are given instead of logits; a forest gives zeros.
+LEAST_PROBABILITY = 1e-3
 
 #: Names of other arrays of a file, and of an exported graph.
 RESERVED = frozenset({"logits", "labels", "uncertainty", "probabilities", "accepted"})
@@ -86,6 +89,8 @@ def checked_predictions(
     one_logit = values.shape[1] == 1
     values = class_logits(values)
     require_finite(values, f"{name}logits")
+    if are_probabilities(values):
+        values = values.clamp(min=LEAST_PROBABILITY).log()  # the softmax of these is the values
     sites = wanted if like is None else tuple(like.given)
     names = list(features) if sites is None else [site.layer for site in sites]
     missing = [layer for layer in names if layer not in features]
