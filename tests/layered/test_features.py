@@ -436,7 +436,7 @@ def test_invalid_use_is_rejected():
 
 
 def test_probabilities_are_taken_as_such():
-    """Their logarithms are used, whose softmax they are; softmax of probabilities is nearly flat."""
+    """Their logarithms are used, whose softmax they are."""
     logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).double() * 3
     p = torch.softmax(logits, 1)
     p[p < 0.05] = 0
