@@ -153,6 +153,13 @@ def test_accepts_is_the_rule_on_the_uncertainty(kind):
     assert 0 < int(accepted.sum()) < 200
 
 
+def test_novelty_is_finite_and_of_every_prediction(kind):
+    model, batch = calibrated(kind), kind.batch(30, 5)
+    novelty = model.novelty(batch)
+    assert novelty.shape == model.uncertainty(batch).shape
+    assert torch.isfinite(novelty).all()
+
+
 def test_a_prediction_has_all_parts(kind):
     model, batch = calibrated(kind), kind.batch(30, 5)
     prediction = model(batch)
@@ -164,7 +171,9 @@ def test_a_prediction_has_all_parts(kind):
     assert torch.equal(prediction.uncertainty, model.uncertainty(batch))
     assert torch.equal(prediction.p_value, model.p_values(batch))
     assert torch.equal(prediction.accepted, model.accepts(batch))
-    assert (prediction.probabilities is not None) == (kind.name == "LayeredQIPF")
+    layered = kind.name == "LayeredQIPF"
+    assert (prediction.probabilities is not None) == layered
+    assert (prediction.p_error is not None) == (prediction.novelty is not None) == layered
     assert [field.name for field in fields(prediction)][:5] == [
         "logits", "predicted", "uncertainty", "p_value", "accepted",
     ]  # fmt: skip

@@ -33,6 +33,7 @@ def test_scores_follow_from_the_definitions(train, test, normalization, constant
     log_density, K, bare = by_hand(test)
     modes = bare - inside.min(0)
     np.testing.assert_allclose(field.log_density(test), log_density, rtol=1e-5)
+    np.testing.assert_array_equal(field.novelty(test), -field.log_density(test))
     np.testing.assert_allclose(field.potential(test), K - K_inside.min(), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(field.modes(test), modes, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(field.uncertainty(test), modes.mean(1), rtol=1e-4, atol=1e-5)

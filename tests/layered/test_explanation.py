@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -106,6 +107,50 @@ def test_in_words():
         "    of class 3: 17 (cosine 0.810), 4 (cosine 0.800)",
         "    of class 5: 1203 (cosine 0.950)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "novelty", "verdict"),
+    [
+        (-1.0, -2.0, "nothing unusual"),
+        (1.0, -2.0, "probably wrong"),
+        (-1.0, 2.0, "unlike the training data"),
+        (1.0, 2.0, "probably wrong, unlike the training data"),
+    ],
+)
+def test_which_of_the_two_scores_is_high(uncertainty, novelty, verdict):
+    terms = (("constant", -0.5), ("mixture", uncertainty + 0.5), ("softmax", 0.0))
+    told = Explanation(
+        0,
+        uncertainty,
+        0.88,
+        (LayerPosterior("softmax", 1.0, 0, 0.88, 0.88, 1.0),),
+        None,
+        None,
+        (),
+        (),
+        novelty,
+        terms,
+        (("energy", novelty),),
+    )
+    p_error = 1 / (1 + np.exp(-uncertainty))
+    assert told.p_error == pytest.approx(p_error)
+    assert str(told).splitlines()[1:4] == [
+        f"  {verdict}: probability of an error {p_error:.1%}, novelty {novelty:.3g}",
+        f"  uncertainty = -0.5 (constant) + {uncertainty + 0.5:.3g} (mixture)",
+        f"  novelty = {novelty:.3g} (energy)",
+    ]
+
+
+def test_terms_of_both_scores(model, fresh):
+    prediction = model(fresh)
+    for i, told in enumerate(model.explain(fresh)):
+        assert sum(value for _, value in told.terms) == pytest.approx(told.uncertainty)
+        assert sum(value for _, value in told.novelty_terms) == pytest.approx(told.novelty)
+        assert told.p_error == pytest.approx(float(prediction.p_error[i]))
+        assert told.novelty == pytest.approx(float(prediction.novelty[i]))
+        assert [name for name, _ in told.terms] == ["constant", "mixture"]
+    assert Explanation(0, -1e4, 1.0, (), None, None, (), ()).p_error == 0.0
 
 
 def test_in_words_without_layers():

@@ -37,7 +37,7 @@ def model():
     return fitted
 
 
-def test_the_score_is_the_log_odds_of_the_mixture(model):
+def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     features, logits, _ = FRESH
     posteriors = model.posteriors(features, logits)
     assert posteriors.shape == (30, 1 + len(model.layers_), 4)
@@ -53,10 +53,18 @@ def test_the_score_is_the_log_odds_of_the_mixture(model):
     mixture = np.einsum("nlc,l->nc", posteriors, model.weights_.numpy())
     own = mixture[np.arange(30), logits.argmax(1)]
     others = mixture.sum(1) - own
-    np.testing.assert_allclose(
-        model.uncertainty(features, logits), np.log(others / own), rtol=1e-6, atol=1e-6
-    )
-    np.testing.assert_allclose(model(features, logits).probabilities, mixture)
+    constant, slope = model.error_model_.parameters()
+    assert slope > 0
+    uncertainty = constant + slope * np.log(others / own)
+    prediction = model(features, logits)
+    np.testing.assert_allclose(model.uncertainty(features, logits), uncertainty, rtol=1e-5)
+    np.testing.assert_allclose(prediction.p_error, 1 / (1 + np.exp(-uncertainty)), rtol=1e-4)
+    energy = -np.log(np.exp(logits.astype(float)).sum(1))
+    columns = np.column_stack([energy, -model.log_density(features, logits)])
+    constant, *slopes = model.novelty_model_.parameters()
+    np.testing.assert_allclose(prediction.novelty, constant + columns @ slopes, rtol=1e-6)
+    np.testing.assert_array_equal(model.novelty(features, logits), prediction.novelty)
+    np.testing.assert_allclose(prediction.probabilities, mixture)
 
 
 def test_it_detects_errors_better_than_entropy(model):
@@ -156,12 +164,15 @@ def test_exported_with_an_input_per_layer(model, tmp_path):
     written = model.export_onnx(tmp_path / "features.onnx", check=False)  # compared here
     names = [site.layer for site in model.layers_]
     assert written.inputs == ("logits", *names)
-    assert written.outputs == ("uncertainty", "probabilities", "accepted")
+    outputs = ("uncertainty", "probabilities", "p_error", "novelty", "accepted")
+    assert written.outputs == outputs
     session = onnxruntime.InferenceSession(str(written.path))
     feeds = {"logits": logits, **{name: features[name] for name in names}}
-    uncertainty, probabilities, accepted = session.run(None, feeds)
+    uncertainty, probabilities, p_error, novelty, accepted = session.run(None, feeds)
     expected = model(features, logits)
     np.testing.assert_allclose(uncertainty, expected.uncertainty, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(p_error, expected.p_error, rtol=1e-4)
+    np.testing.assert_allclose(novelty, expected.novelty, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(probabilities, expected.probabilities, rtol=1e-4, atol=1e-7)
     np.testing.assert_array_equal(accepted, expected.accepted)
     few = {name: value[:1] for name, value in feeds.items()}

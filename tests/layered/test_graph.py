@@ -66,6 +66,8 @@ def assert_agrees(got, model, inputs):
     assert relative(got["logits"] / largest, logits / largest) < 1e-4
     assert relative(got["uncertainty"], said.uncertainty) < 1e-4
     assert relative(got["probabilities"], said.probabilities) < 1e-4
+    assert relative(got["p_error"], said.p_error) < 1e-4
+    assert relative(got["novelty"], said.novelty) < 1e-4
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 240])
@@ -76,6 +78,8 @@ def test_onnx_for_a_batch_of_any_length(conv, conv_file, images, length):
         "logits": ((length, 10), np.float32),
         "uncertainty": ((length,), np.float64),
         "probabilities": ((length, 10), np.float64),
+        "p_error": ((length,), np.float64),
+        "novelty": ((length,), np.float64),
     }
     assert_agrees(got, conv, judged)
 
@@ -83,7 +87,7 @@ def test_onnx_for_a_batch_of_any_length(conv, conv_file, images, length):
 def test_what_is_told_of_the_file(conv, conv_file):
     assert conv_file.path.stat().st_size == conv_file.bytes
     assert conv_file.centers == 300 == max(len(field.embeddings) for field in conv.fields_)
-    assert conv_file.outputs == ("logits", "uncertainty", "probabilities")
+    assert conv_file.outputs == ("logits", "uncertainty", "probabilities", "p_error", "novelty")
     assert conv_file.difference < 1e-4
     meta = onnxruntime.InferenceSession(conv_file.path).get_modelmeta().custom_metadata_map
     assert meta == {
@@ -91,6 +95,8 @@ def test_what_is_told_of_the_file(conv, conv_file):
         "qipf.centers": str(conv_file.centers),
         "qipf.layers": ",".join(map(str, conv.layers_)),
         "qipf.weights": ",".join(map(repr, conv.weights_.tolist())),
+        "qipf.error_model": ",".join(map(repr, conv.error_model_.parameters())),
+        "qipf.novelty_model": ",".join(map(repr, conv.novelty_model_.parameters())),
         "qipf.fingerprint": fingerprint(conv.net),
     }
 

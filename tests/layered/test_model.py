@@ -23,9 +23,13 @@ def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh
     mixture = torch.einsum("nlc,l->nc", model.posteriors(fresh), model.weights_)
     torch.testing.assert_close(prediction.probabilities, mixture)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(30).double())
-    torch.testing.assert_close(
-        prediction.uncertainty, log_odds_of_error(mixture, prediction.predicted)
-    )
+    odds = log_odds_of_error(mixture, prediction.predicted)
+    torch.testing.assert_close(prediction.uncertainty, model.error_model_(odds[:, None]))
+    torch.testing.assert_close(prediction.p_error, torch.sigmoid(prediction.uncertainty))
+    energy = -prediction.logits.double().logsumexp(1, keepdim=True)
+    columns = torch.cat([energy, -model.log_density(fresh)], 1)
+    torch.testing.assert_close(prediction.novelty, model.novelty_model_(columns))
+    assert torch.equal(model.novelty(fresh), prediction.novelty)
     assert torch.equal(model.uncertainty(fresh), prediction.uncertainty)
 
 

@@ -9,6 +9,8 @@ import torch
 import qipf
 from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.io.container import decode, encode
+from qipf.layered.mixture import log_odds_of_error
+from qipf.layered.state import SCORES
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated_layers, layered_data, layered_network
 
@@ -26,7 +28,7 @@ def valid(model, tmp_path_factory):
 
 
 def assert_same(loaded, model):
-    for name in ("uncertainty", "log_density", "posteriors"):
+    for name in ("uncertainty", "novelty", "log_density", "posteriors"):
         assert torch.equal(getattr(loaded, name)(INPUTS), getattr(model, name)(INPUTS))
     assert loaded.explain(INPUTS) == model.explain(INPUTS)
     assert loaded.layers_ == model.layers_
@@ -213,3 +215,33 @@ def test_arrays_of_one_layer_have_one_length(tmp_path, valid, name):
     assert_rejected(
         tmp_path / "x", encode(header, arrays), "its arrays of layer 0 do not fit each other"
     )
+
+
+def test_scores_of_a_file_without_them(tmp_path, model, valid):
+    """The mixture's log-odds, and minus the sum of the log densities."""
+    header, arrays = decode(valid, "")
+    arrays = {name: value for name, value in arrays.items() if name not in SCORES}
+    (tmp_path / "old").write_bytes(encode(header, arrays))
+    loaded = qipf.load(tmp_path / "old", model.net)
+    mixture = torch.einsum("nlc,l->nc", loaded.posteriors(INPUTS), loaded.weights_)
+    predicted = loaded(INPUTS).predicted
+    torch.testing.assert_close(loaded.uncertainty(INPUTS), log_odds_of_error(mixture, predicted))
+    torch.testing.assert_close(loaded.novelty(INPUTS), -loaded.log_density(INPUTS).sum(1))
+    assert not set(SCORES) & set(loaded.state()[1])  # so that its digest stays
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("change", [lambda a: a[:-1], lambda a: a - 1e9, lambda a: a[None]])
+def test_scores_that_cannot_be(tmp_path, model, valid, name, change):
+    header, arrays = decode(valid, "")
+    (tmp_path / "bad").write_bytes(encode(header, {**arrays, name: change(arrays[name])}))
+    with pytest.raises(QIPFFileError, match=name):
+        qipf.load(tmp_path / "bad", model.net)
+
+
+def test_one_score_without_the_other(tmp_path, model, valid):
+    header, arrays = decode(valid, "")
+    del arrays[SCORES[1]]
+    (tmp_path / "bad").write_bytes(encode(header, arrays))
+    with pytest.raises(QIPFFileError, match="its arrays are"):
+        qipf.load(tmp_path / "bad", model.net)

@@ -58,6 +58,12 @@ def test_a_prediction_is_the_networks_own_with_its_fields_uncertainty(images, lo
     assert sorted(map(tuple, model.field.centers_.tolist())) == sorted(map(tuple, logits.tolist()))
 
 
+def test_novelty_is_that_of_the_field(images, loader):
+    model = qipf.wrap(Net()).fit(loader)
+    logits = model(images).logits
+    torch.testing.assert_close(model.novelty(images), -model.field.log_density(logits))
+
+
 @pytest.mark.parametrize(
     "answer",
     [

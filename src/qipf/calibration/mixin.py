@@ -37,6 +37,8 @@ class Prediction:
     p_value: Any = None  # (n,) conformal p-value of the uncertainty; None before `calibrate`
     accepted: Any = None  # (n,) booleans of the accept rule; None without a rule
     probabilities: Any = None  # (n, classes) of the layers' mixture; None without layers
+    p_error: Any = None  # (n,) estimated probability of an error; None if nothing estimates it
+    novelty: Any = None  # (n,) higher is less like the training data
 
 
 class CalibrationMixin(Snapshots):
@@ -142,6 +144,8 @@ class CalibrationMixin(Snapshots):
         uncertainty: Tensor,
         probabilities: Tensor | None = None,
         predicted: Tensor | None = None,
+        p_error: Tensor | None = None,
+        novelty: Tensor | None = None,
     ) -> Prediction:
         return Prediction(
             logits=logits,
@@ -150,6 +154,8 @@ class CalibrationMixin(Snapshots):
             p_value=None if self.calibration_ is None else self._p_values(uncertainty),
             accepted=None if self.rule_ is None else self._accepted(uncertainty),
             probabilities=probabilities,
+            p_error=p_error,
+            novelty=novelty,
         )
 
     def _threshold(self, rule: object) -> float | None:

@@ -340,6 +340,15 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         return self._moments(X).log_density
 
     @array_method
+    def novelty(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Minus the logarithm of the field, -log ρ ≥ 0; higher is less like the training data.
+
+        It rises with the distance from the training rows. The uncertainty does not: it is high
+        between classes, and far out the even modes vanish.
+        """
+        return -self._moments(X).log_density
+
+    @array_method
     def score_samples(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
         """Minus the uncertainty: higher is more usual, as in scikit-learn."""
         return -self._uncertainty(X)

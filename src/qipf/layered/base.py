@@ -1,6 +1,7 @@
 """What models with fields of layers share: their mixture at rows of the layers, and its summary."""
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,14 @@ from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import (
+    LogOdds,
+    evidence_of_novelty,
+    fit_log_odds,
+    standardised_mean,
+    unfitted_scores,
+)
+from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import POSTERIORS, log_odds_of_error, posteriors_of, weighted_mean
 from qipf.layered.state import REDUCTIONS
@@ -20,26 +29,51 @@ from qipf.validation.arrays import require_finite
 from qipf.validation.labels import class_logits
 from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
 
-#: Tuning rows, about, by which error detection is measured.
-MEASURED = 4000
+#: Tuning rows, about, that both scores are fitted on and by which error detection is measured.
+MEASURED = 8000
 
 #: Default of `max_centers`, and number of examples that a coreset is made from.
 MOST_EXAMPLES = 60_000
 
 
+class RowScores(NamedTuple):
+    """What a layered model says of some predictions."""
+
+    uncertainty: Tensor  # (n,)
+    probabilities: Tensor  # (n, classes) of the mixture
+    novelty: Tensor  # (n,)
+
+    @property
+    def p_error(self) -> Tensor:  # (n,)
+        """Probability of an error."""
+        return torch.sigmoid(self.uncertainty)
+
+
+class Evidence(NamedTuple):
+    """What the scores of some predictions are computed from."""
+
+    probabilities: Tensor  # (n, classes) of the mixture
+    error: Tensor  # (n, 1) the mixture's log-odds against the predicted class
+    novelty: Tensor  # (n, 1 + layers) energy and minus log densities
+
+
 class LayeredModel(CalibrationMixin):
-    """Fields of layers and the weights of their mixture.
+    """Fields of layers, the weights of their mixture, and the scores.
 
     Attributes
     ----------
     layers_ : the layer sites that are read.
     fields_ : the layers' fields.
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
+    error_model_ : uncertainty from the mixture's log-odds.
+    novelty_model_ : novelty from the energy and the layers' log densities.
     """
 
     layers_: tuple[LayerSite, ...]
     fields_: tuple[ClassField, ...]
     weights_: Tensor  # (1 + layers,)
+    error_model_: LogOdds
+    novelty_model_: LogOdds
 
     layers: Any
     max_centers: int
@@ -82,44 +116,69 @@ class LayeredModel(CalibrationMixin):
         densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
         return posteriors, densities.double()
 
-    def _mixture(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Uncertainty (n,) and the mixture's probabilities (n, classes).
-
-        In parts: with many classes the posteriors take much more memory than their mixture.
-        """
+    def _evidence(self, logits: Tensor, rows: Rows) -> Iterator[Evidence]:
+        """In parts: with many classes the posteriors take much more memory than their mixture."""
         weights = self.weights_.to(logits.device)
-        probabilities = logits.new_empty(logits.shape, dtype=torch.float64)
         size = max(1, POSTERIORS // (len(weights) * logits.shape[1]))
-        for start in range(0, len(logits), size):
+        for start in range(0, max(1, len(logits)), size):
             part = slice(start, start + size)
-            found, _ = self._posteriors(logits[part], {site: r[part] for site, r in rows.items()})
-            probabilities[part] = weighted_mean(found, weights)
-        return log_odds_of_error(probabilities, logits.argmax(1)), probabilities
+            own_rows = {site: rows[site][part] for site in self.layers_}
+            posteriors, densities = self._posteriors(logits[part], own_rows)
+            probabilities = weighted_mean(posteriors, weights)
+            error = log_odds_of_error(probabilities, logits[part].argmax(1))[:, None]
+            yield Evidence(probabilities, error, evidence_of_novelty(logits[part], densities))
 
-    def _check_fit(self, tuning: Tuning, examples: int) -> None:
-        """Measure error detection on the tuning sets, and keep what `calibrate` compares with.
+    def _row_scores(self, logits: Tensor, rows: Rows) -> RowScores:
+        parts = [
+            (self.error_model_(error), probabilities, self.novelty_model_(novelty))
+            for probabilities, error, novelty in self._evidence(logits, rows)
+        ]
+        return RowScores(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
-        The ROC-AUC is the mean over the sets that have errors; the weights were fitted on them too.
-        `examples` is the number of training examples.
+    def _fit_scores(self, tuning: Tuning, examples: int) -> None:
+        """Fit both scores on the tuning sets, and measure error detection on the same rows.
+
+        The uncertainty is the log-odds of an error, the novelty that of a perturbed row among
+        clean ones. The ROC-AUC is the mean over the sets that have errors. `examples` is the
+        number of training examples.
         """
         self._clear_calibration()
         self._training = None
+        self.error_model_, self.novelty_model_ = unfitted_scores(len(self.layers_))
         if not tuning.sets:
             return
         clean, _ = tuning.sets["clean"]
         self._training = TrainingSample(class_logits(clean)[:KEPT_ROWS].cpu(), examples)
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
         step = max(1, len(tuning.sets) * len(clean) // MEASURED)
-        found = []
+        truth = tuning.labels[::step]
+        errors, novelties, wrongs = [], [], []
         for logits, rows in tuning.sets.values():
-            few = {site: values[::step] for site, values in rows.items() if site in self.layers_}
-            scores = self._mixture(logits[::step], few)[0].cpu()
-            wrong = (logits.argmax(1) != tuning.labels)[::step].cpu()
-            found.append(error_detection(scores, wrong, logits[::step].cpu()))
+            few = {site: rows[site][::step] for site in self.layers_}
+            parts = list(self._evidence(logits[::step], few))
+            errors.append(torch.cat([part.error for part in parts]).cpu())
+            novelties.append(torch.cat([part.novelty for part in parts]).cpu())
+            wrongs.append((logits[::step].argmax(1) != truth).cpu())
+        fitted = fit_log_odds(torch.cat(errors), torch.cat(wrongs))
+        self.error_model_ = fitted or self.error_model_
+        perturbed = torch.arange(sum(map(len, novelties))) >= len(novelties[0])
+        fitted = fit_log_odds(torch.cat(novelties), perturbed, balanced=True)
+        self.novelty_model_ = fitted or standardised_mean(novelties[0])
+        found = [
+            error_detection(self.error_model_(error), wrong, logits[::step].cpu())
+            for error, wrong, (logits, _) in zip(errors, wrongs, tuning.sets.values(), strict=True)
+        ]
         self.detection_ = mean_detection(
             [part for part in found if part is not None],
             "errors of held-out training inputs and perturbed copies",
         )
+
+    def _explained(
+        self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int
+    ) -> list[Explanation]:
+        weights, scores = self.weights_.to(logits.device), (self.error_model_, self.novelty_model_)
+        fields = self.layer_fields()
+        return explanations(logits, rows, posteriors, densities, weights, scores, fields, nearest)
 
     def _check_outputs(self, logits: Tensor, rows: Rows, given: str) -> None:
         """Raise for NaN and infinity, and for rows or classes that the fields do not have."""
@@ -145,6 +204,8 @@ class LayeredModel(CalibrationMixin):
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),
             "layers": tuple(map(str, self.layers_)),
             "weights": tuple(self.weights_.tolist()),
+            "error_model": self.error_model_.parameters(),
+            "novelty_model": self.novelty_model_.parameters(),
         }
         return metadata if threshold is None else {**metadata, "threshold": threshold}
 
@@ -160,9 +221,18 @@ class LayeredModel(CalibrationMixin):
             )
         ]
         names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
+        names_of_novelty = ("constant", "energy", *(f"-log density of {s}" for s in self.layers_))
         return {
             "kind": "fields of layers",
             "softmax": f"weight {float(self.weights_[0]):.3f}",
             "layers": "\n".join(layers) or "none",
+            "uncertainty": _terms(self.error_model_, ("constant", "log-odds of the mixture")),
+            "novelty": _terms(self.novelty_model_, names_of_novelty),
             "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
         }
+
+
+def _terms(score: LogOdds, names: tuple[str, ...]) -> str:
+    """The parameters of a score that are not zero, with their names."""
+    found = zip(score.parameters(), names, strict=True)
+    return ", ".join(f"{value:.3g} {name}" for value, name in found if value)

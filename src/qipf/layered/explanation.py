@@ -1,12 +1,15 @@
 r"""Why a prediction is uncertain: which layers prefer another class, and nearby training examples.
 
 The mixture's probability of the classes other than the predicted class k is a sum over the
-posteriors, so that each has a share of the uncertainty; the shares sum to one:
+posteriors, so that each has a share of it; the shares sum to one:
 
 .. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
           \text{share}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
+
+Uncertainty and novelty are sums of terms (`qipf.layered.error_model`), which are listed too.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,11 +17,15 @@ import torch
 from torch import Tensor
 
 from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import LogOdds, evidence_of_novelty
 from qipf.layered.mixture import log_odds_of_error, own_and_others, weighted_mean
 from qipf.network.features import LayerSite, Rows
 
 #: Name of the softmax among the layers.
 SOFTMAX = "softmax"
+
+#: Parts of a sum, with their names.
+Terms = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,22 @@ class Explanation:
     rival: int | None  # the most probable other class in that layer
     nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
     nearest_rival: tuple[Neighbor, ...]  # and of the rival
+    novelty: float | None = None
+    terms: Terms = ()  # of the uncertainty, which is their sum
+    novelty_terms: Terms = ()  # and of the novelty
+
+    @property
+    def p_error(self) -> float:
+        """Estimated probability of an error."""
+        return 1 / (1 + math.exp(-self.uncertainty)) if self.uncertainty > -700 else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """Which of the two scores is high: both are log-odds, and high means above zero."""
+        novel = self.novelty is not None and self.novelty > 0
+        if self.uncertainty > 0:
+            return "probably wrong, unlike the training data" if novel else "probably wrong"
+        return "unlike the training data" if novel else "nothing unusual"
 
     @property
     def disagreeing(self) -> tuple[str, ...]:
@@ -78,6 +101,13 @@ class Explanation:
                 f"  {o.name:<{wide}}  {o.weight:>6.1%}  {prefers:<17}  {o.support:>11.1%}  "
                 f"{o.share:>5.1%}"
             )
+        if self.novelty is not None:
+            lines[1:1] = [
+                f"  {self.verdict}: probability of an error {self.p_error:.1%}, novelty "
+                f"{self.novelty:.3g}",
+                f"  uncertainty = {_sum(self.terms)}",
+                f"  novelty = {_sum(self.novelty_terms)}",
+            ]
         if self.layer is not None:
             lines.append(f"  nearest training examples in {self.layer} (largest share):")
             for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
@@ -86,11 +116,17 @@ class Explanation:
         return "\n".join(lines)
 
 
+def _sum(terms: Terms) -> str:
+    return " + ".join(f"{value:.3g} ({name})" for name, value in terms if value) or "0"
+
+
 def explanations(
     logits: Tensor,  # (n, classes)
     rows: Rows,
     posteriors: Tensor,  # (n, 1 + layers, classes)
+    densities: Tensor,  # (n, layers) logarithms
     weights: Tensor,  # (1 + layers,)
+    scores: tuple[LogOdds, LogOdds],  # uncertainty and novelty
     fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Explanation]:
@@ -102,18 +138,30 @@ def explanations(
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
     values = (weights.expand_as(share), preferred, confidence, support, share)
+    error = log_odds_of_error(probabilities, predicted)[:, None]
+    novelty = evidence_of_novelty(logits, densities)
+    of_error, of_novelty = ("constant", "mixture"), ("constant", "energy", *names[1:])
     columns = zip(
         predicted.tolist(),
-        log_odds_of_error(probabilities, predicted).tolist(),
+        scores[0](error).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         zip(*(value.tolist() for value in values), strict=True),
         _nearby(rows, predicted, others[:, 1:], share[:, 1:], fields, count),
+        scores[1](novelty).tolist(),
+        _named(of_error, scores[0].terms(error)),
+        _named(of_novelty, scores[1].terms(novelty)),
         strict=True,
     )
     return [
-        Explanation(k, uncertainty, probability, tuple(map(LayerPosterior, names, *own)), *nearby)
-        for k, uncertainty, probability, own, nearby in columns
+        Explanation(
+            k, uncertainty, probability, tuple(map(LayerPosterior, names, *own)), *nearby, *rest
+        )
+        for k, uncertainty, probability, own, nearby, *rest in columns
     ]
+
+
+def _named(names: tuple[str, ...], terms: Tensor) -> list[Terms]:  # (n, names)
+    return [tuple(zip(names, own, strict=True)) for own in terms.tolist()]
 
 
 def shares(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)

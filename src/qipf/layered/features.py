@@ -19,7 +19,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.explanation import Explanation, explanations
+from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
 from qipf.layered.mixture import fit_mixture
@@ -154,7 +154,7 @@ class FeatureQIPF(LayeredModel):
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
             model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
-            model._check_fit(tuning, len(whole))
+            model._fit_scores(tuning, len(whole))
             if held_out is not None:  # training examples and held-out ones at the same rate
                 step = len(whole) / len(order)
                 also = torch.arange(0, len(other), step, dtype=torch.float64).long()
@@ -187,13 +187,26 @@ class FeatureQIPF(LayeredModel):
     def __call__(self, features: Features, logits: Any) -> Prediction:
         """Predicted class, uncertainty and decisions; see `Prediction`."""
         given = self._checked(features, logits)
-        uncertainty, probabilities = self._mixture(given.logits, given.rows)
-        return prediction_as(self._prediction(given.logits, uncertainty, probabilities), logits)
+        found = self._row_scores(given.logits, given.rows)
+        prediction = self._prediction(
+            given.logits,
+            found.uncertainty,
+            found.probabilities,
+            p_error=found.p_error,
+            novelty=found.novelty,
+        )
+        return prediction_as(prediction, logits)
 
     @on_snapshot
     def uncertainty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
         return as_given(self._uncertainty(self._checked(features, logits)), logits)
+
+    @on_snapshot
+    def novelty(self, features: Features, logits: Any) -> Any:  # (n,)
+        """Novelty of each input; higher is less like the training data."""
+        given = self._checked(features, logits)
+        return as_given(self._row_scores(given.logits, given.rows).novelty, logits)
 
     @on_snapshot
     def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
@@ -222,9 +235,8 @@ class FeatureQIPF(LayeredModel):
         """Explain each prediction's uncertainty; see `LayeredQIPF.explain`."""
         require_positive_integer(nearest, "nearest")
         given = self._checked(features, logits)
-        posteriors, _ = self._posteriors(given.logits, given.rows)
-        weights, fields = self.weights_.to(given.logits.device), self.layer_fields()
-        return explanations(given.logits, given.rows, posteriors, weights, fields, int(nearest))
+        found = self._posteriors(given.logits, given.rows)
+        return self._explained(given.logits, given.rows, *found, int(nearest))
 
     def calibrate(self, features: Features, logits: Any, labels: Any = None) -> "Self":
         """Keep the uncertainties of held-out data, for p-values and accept rules.
@@ -241,7 +253,7 @@ class FeatureQIPF(LayeredModel):
         return self
 
     def _uncertainty(self, given: Predictions) -> Tensor:  # (n,)
-        return self._mixture(given.logits, given.rows)[0]
+        return self._row_scores(given.logits, given.rows).uncertainty
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()
@@ -265,7 +277,8 @@ class FeatureQIPF(LayeredModel):
     ) -> OnnxFile:
         """Write an ONNX file with the input ``logits`` and one input per layer, by its name.
 
-        The outputs are ``uncertainty``, ``probabilities`` and, with a rule, ``accepted``.
+        The outputs are ``uncertainty``, ``p_error``, ``novelty``, ``probabilities`` and, with a
+        rule, ``accepted``.
 
         Parameters
         ----------
@@ -310,7 +323,11 @@ class FeatureQIPF(LayeredModel):
     ) -> tuple[ExportedProgram, dict[str, Any]]:
         metadata = self._graph_metadata(rule, None)
         graph = FeaturesGraph(
-            self.layer_fields(), self.weights_, metadata.get("threshold"), few.logits.device
+            self.layer_fields(),
+            self.weights_,
+            (self.error_model_, self.novelty_model_),
+            metadata.get("threshold"),
+            few.logits.device,
         )
         return traced(graph, self._inputs(few).values()), metadata
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import LogOdds, evidence_of_novelty
 from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
 from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
 from qipf.network.forward import device_of
@@ -32,6 +33,7 @@ class MixtureGraph(nn.Module):
         self,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
+        scores: tuple[LogOdds, LogOdds],  # uncertainty and novelty
         threshold: float | None,
         device: torch.device,
     ) -> None:
@@ -40,26 +42,45 @@ class MixtureGraph(nn.Module):
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
+        self._error, self._novelty = scores
+        self.error_slopes: Tensor
+        self.register_buffer("error_slopes", self._error.slopes.to(device))
+        self.novelty_slopes: Tensor
+        self.register_buffer("novelty_slopes", self._novelty.slopes.to(device))
 
     def scored(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:
-        """Logits (n, classes); uncertainty (n,) and probabilities (n, classes) in float64."""
+        """Logits (n, classes), and in float64 the scores (n,) and probabilities (n, classes)."""
         values = [field.in_one(rows[site]) for site, field in self._fields.items()]
         with ExactConstants():
             posteriors = posteriors_of(logits, self._fields.values(), values)
             probabilities = weighted_mean(posteriors, self.weights)
-            uncertainty = log_odds_of_error(probabilities, logits.argmax(1))
+            evidence = log_odds_of_error(probabilities, logits.argmax(1))[:, None]
+            uncertainty = LogOdds(self._error.constant, self.error_slopes)(evidence)
+            none = torch.zeros_like(logits[:, :0]).double()
+            densities = torch.cat([none, *(v.log_density[:, None].double() for v in values)], 1)
+            evidence = evidence_of_novelty(logits, densities)
+            novelty = LogOdds(self._novelty.constant, self.novelty_slopes)(evidence)
             finite = torch.isfinite(logits).all(1)
             for read in rows.values():
                 finite = finite & torch.isfinite(read).all(1)
-            uncertainty = torch.where(finite, uncertainty, torch.full_like(uncertainty, math.nan))
-            results = {"logits": logits, "uncertainty": uncertainty, "probabilities": probabilities}
+            uncertainty, novelty = (
+                torch.where(finite, score, torch.full_like(score, math.nan))
+                for score in (uncertainty, novelty)
+            )
+            results = {
+                "logits": logits,
+                "uncertainty": uncertainty,
+                "probabilities": probabilities,
+                "p_error": torch.sigmoid(uncertainty),
+                "novelty": novelty,
+            }
             if self.threshold is not None:
                 results["accepted"] = uncertainty <= self.threshold
         return results
 
 
 class LayersGraph(MixtureGraph):
-    """Inputs of a network to logits, uncertainty, probabilities and, with a threshold, accepted.
+    """Inputs of a network to logits, scores, probabilities and, with a threshold, accepted.
 
     The inputs stand for the tensors of the example, in their order.
     """
@@ -69,10 +90,11 @@ class LayersGraph(MixtureGraph):
         net: nn.Module,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
+        scores: tuple[LogOdds, LogOdds],
         example: Example,
         threshold: float | None = None,
     ) -> None:
-        super().__init__(fields, weights, threshold, device_of(net))
+        super().__init__(fields, weights, scores, threshold, device_of(net))
         self.net, self._example = net, example
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.explanation import Explanation, explanations
+from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import PLACES, sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
@@ -40,10 +40,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     shares of the classes in the whole field are the layer's posterior. The posteriors of all
     layers and the network's softmax form a mixture. Its weights maximise the likelihood of the
     true classes on held-out training inputs and on perturbed copies of them. The uncertainty of a
-    prediction is the log-odds of the mixture against the predicted class k:
+    prediction of class k is a log-odds of error:
 
     .. math:: \bar p = \alpha_0\,\mathrm{softmax} + \sum_l \alpha_l\, q_l, \qquad
-              \text{uncertainty} = \log(1 - \bar p_k) - \log \bar p_k
+              \text{uncertainty} = a + b\,\bigl(\log(1 - \bar p_k) - \log \bar p_k\bigr)
+
+    with a and b fitted to the errors on the same inputs. The sigmoid of
+    it is the estimated probability of an error, ``model(inputs).p_error``. The novelty, from the
+    energy and the layers' densities, tells unusual inputs, right or wrong.
 
     Parameters
     ----------
@@ -69,6 +73,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     fields_ : the layers' fields; ``fields_[0].examples`` are the positions in the loader, counted
         from 0, of the first field's centres or, in a coreset, of the examples nearest to them.
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
+    error_model_, novelty_model_ : constants and slopes of the two scores.
     calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
 
     Examples
@@ -139,7 +144,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights
             model._set_fitted(example)
-            model._check_fit(tuning, seen)
+            model._fit_scores(tuning, seen)
         return self
 
     def _check_parameters(self) -> None:
@@ -160,6 +165,16 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             )
 
     @on_snapshot
+    def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
+        """Log-odds of a perturbed input rather than a clean one; high for unusual inputs.
+
+        From the energy of the logits and the layers' log densities.
+        """
+        found = self._scored(self._arguments(inputs, options)).novelty
+        assert found is not None
+        return found
+
+    @on_snapshot
     def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         return self._evaluate(self._arguments(inputs, options))[3]
@@ -178,13 +193,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         the layer with the largest share, by their positions in the loader.
         """
         require_positive_integer(nearest, "nearest")
-        logits, rows, posteriors, _ = self._evaluate(self._arguments((inputs,), {}))
-        weights = self.weights_.to(logits.device)
-        return explanations(logits, rows, posteriors, weights, self.layer_fields(), int(nearest))
+        logits, rows, posteriors, densities = self._evaluate(self._arguments((inputs,), {}))
+        return self._explained(logits, rows, posteriors, densities, int(nearest))
 
     def _scores(self, example: Example) -> Scores:
         logits, rows = self._read(example)
-        return Scores(logits, *self._mixture(logits, rows))
+        found = self._row_scores(logits, rows)
+        return Scores(logits, found.uncertainty, found.probabilities, found.p_error, found.novelty)
 
     def _task_of(self, output: Tensor) -> Task:
         return Task("multiclass")
@@ -212,7 +227,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     ) -> tuple[nn.Module, dict[str, Any]]:
         metadata = self._graph_metadata(rule, max_centers)
         threshold = metadata.get("threshold")
-        graph = LayersGraph(self.net, self.layer_fields(), self.weights_, example, threshold)
+        scores = self.error_model_, self.novelty_model_
+        fields = self.layer_fields()
+        graph = LayersGraph(self.net, fields, self.weights_, scores, example, threshold)
         return graph, metadata
 
     def facts(self) -> dict[str, str]:

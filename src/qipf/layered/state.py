@@ -10,6 +10,7 @@ from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import LogOdds, unfitted_scores
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED
@@ -45,6 +46,11 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
+#: Arrays of the uncertainty and the novelty: a constant and slopes. A file has neither if these
+#: were not fitted, as in earlier versions.
+SCORES = ("error_model", "novelty_model")
+
+
 def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     """Header, without what only its kind has, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
@@ -53,6 +59,9 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
         parameters["layers"] = list(model.layers)
     decisions, arrays = calibration.calibration_state(model)
     arrays["weights"] = model.weights_.numpy()
+    scores = [s.parameters() for s in (model.error_model_, model.novelty_model_)]
+    if scores != [s.parameters() for s in unfitted_scores(len(model.layers_))]:
+        arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
     layers = []
     for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
         metric = field.metric
@@ -80,6 +89,7 @@ def restore_layers(
     model.fields_ = tuple(
         _field(path, layer, number, arrays) for number, layer in enumerate(header["layers"])
     )
+    model.error_model_, model.novelty_model_ = _checked_scores(path, arrays, len(sites))
     calibration.restore_calibration(model, header, arrays, path)
 
 
@@ -133,9 +143,26 @@ def _checked_sites(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[Laye
     return sites
 
 
+def _checked_scores(path: str, arrays: Arrays, layers: int) -> tuple[LogOdds, LogOdds]:
+    unfitted = unfitted_scores(layers)
+    if not any(name in arrays for name in SCORES):
+        return unfitted
+    found = []
+    for name, like in zip(SCORES, unfitted, strict=True):
+        parameters = arrays[name]
+        if len(parameters) != 1 + len(like.slopes) or not (parameters[1:] >= 0).all():
+            refuse(
+                path, f"its {name} is not a constant and {len(like.slopes)} slopes of at least 0"
+            )
+        found.append(LogOdds(float(parameters[0]), _tensor(parameters[1:])))
+    return found[0], found[1]
+
+
 def _check_arrays(path: str, arrays: Arrays, layers: int) -> None:
     kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
     kinds["weights"] = (np.float64, 1)
+    if any(name in arrays for name in SCORES):
+        kinds |= dict.fromkeys(SCORES, (np.float64, 1))
     if set(arrays) - calibration.ARRAYS != set(kinds):
         refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
     for name, (kind, axes) in kinds.items():

@@ -32,6 +32,8 @@ class Scores(NamedTuple):
     output: Tensor  # (n, classes), or as `qipf.network.tasks` says
     uncertainty: Tensor  # (n,), or the shape of the task's predictions
     probabilities: Tensor | None = None  # (n, classes)
+    p_error: Tensor | None = None  # (n,)
+    novelty: Tensor | None = None  # (n,)
 
 
 class NetworkModel(CalibrationMixin, ABC):
@@ -85,12 +87,18 @@ class NetworkModel(CalibrationMixin, ABC):
             found.uncertainty,
             found.probabilities,
             task.shaped(predicted, found.output),
+            found.p_error,
+            found.novelty,
         )
 
     @on_snapshot
     def uncertainty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
         return self._scored(self._arguments(inputs, options)).uncertainty
+
+    @abstractmethod
+    def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
+        """Novelty of each input; higher is less like the training data."""
 
     @on_snapshot
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
@@ -149,7 +157,8 @@ class NetworkModel(CalibrationMixin, ABC):
         seen = 0
         with torch.no_grad():
             for batch in batches(loader, self.net, "calibrate", "reading predictions"):
-                output, uncertainty, _ = self._scored(self._placed(batch.inputs))
+                found = self._scored(self._placed(batch.inputs))
+                output, uncertainty = found.output, found.uncertainty
                 task = self._task_of(output)
                 rows, labels = class_logits(task.rows(output)), None
                 if batch.labels is not None:

@@ -1,0 +1,194 @@
+"""What scores of error are chosen from: all that the layers say of tuning sets and of test levels.
+
+    python research/error_data.py --run RUN --data DATA -o OUT --networks mnist_lenet --seed 0
+
+Writes OUT/NETWORK-SEED.npz: for every set its logits, the posteriors of the softmax and of all
+layers, the layers' log densities, the labels, and two peers' scores of novelty (KNN and ViM). Names
+of sets are ``tuning/FAMILY/SHARE`` (perturbed training images), ``test/CORRUPTION/LEVEL`` and
+``unseen/DATASET``. The fields are those of `LayeredQIPF`, with all layers kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qipf.bench.corruptions import CORRUPTIONS, corrupt
+from qipf.bench.datasets import UNSEEN, load_unseen
+from qipf.bench.methods.network import unit_range
+from qipf.bench.scoring import NetworkBench, Setting
+from qipf.bench.suites import BENCH_NETWORKS, CLEAN, PAPER_CORRUPTIONS, Suite
+from qipf.layered.holdout import LABELS, PLACES, Tuning
+from qipf.layered.metric import unit_length
+from qipf.layered.mixture import fit_mixture, posteriors_of
+from qipf.layered.perturbations import FOR_IMAGES, perturbed, strengths
+from qipf.layered.selection import chosen_fields
+from qipf.network.features import Rows, chosen_sites, run_in_batches
+from qipf.network.forward import evaluating
+
+#: Shares of its accuracy above chance that the network keeps on the perturbed images.
+KEPT = (0.97, 0.9, 0.7, 0.5)
+
+#: Levels of the paper's corruptions that are looked at; of all others, severities 2 and 4.
+LEVELS = {
+    "rotation": (15, 30, 60, 120, 225),
+    "shear": (10, 30, 50, 70),
+    "zoom": (0.5, 0.8, 1.5, 2.5),
+    "brightness": (0.2, 0.4, 1.5, 3),
+}
+
+#: Recipes of checkpoints that were trained otherwise than their names say.
+RECIPES: dict[str, dict[str, Any]] = {
+    "cifar10_resnet18": {"epochs": 30, "cutout": 0},
+    "cifar10_vit": {"epochs": 60},
+}
+
+CLASSES = 10
+
+
+def bench_of(name: str, options: argparse.Namespace) -> NetworkBench:
+    """The trained network and its data."""
+    network = replace(BENCH_NETWORKS[name], recipe=RECIPES.get(name, {}))
+    suite = Suite("research", (network,), seed=options.seed)
+    return NetworkBench(Setting(suite, options.run, "cpu", options.data, False), name)
+
+
+class Peers:
+    """KNN (k = 50) and ViM over the last layer's rows."""
+
+    def __init__(self, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+        rows = rows[:20_000].double()
+        self._units = unit_length(rows.float())
+        self._mean = rows.mean(0)
+        _, vectors = torch.linalg.eigh((rows - self._mean).T @ (rows - self._mean))
+        kept = min(rows.shape[1] // 2, 512)
+        self._rest = vectors[:, : rows.shape[1] - kept]
+        residual = self._residual(rows)
+        self._scale = float(logits[: len(rows)].amax(1).double().mean() / residual.mean())
+
+    def _residual(self, rows: Tensor) -> Tensor:  # (n,)
+        return ((rows.double() - self._mean) @ self._rest).norm(dim=1)
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:  # (n, 2)
+        cosines = [
+            (part @ self._units.T).topk(50).values[:, -1]
+            for part in unit_length(rows.float()).split(500)
+        ]
+        vim = self._scale * self._residual(rows) - logits.double().logsumexp(1)
+        return torch.stack([-torch.cat(cosines).double(), vim], 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--networks", nargs="+", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--centers", type=int, default=60_000)
+    parser.add_argument("--tuning", type=int, default=1000)
+    parser.add_argument("--test", type=int, default=1000)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.networks:
+        start = time.perf_counter()
+        with torch.no_grad():
+            found = collected(name, options)
+        np.savez(options.output / f"{name}-{options.seed}.npz", **found)
+        print(name, options.seed, f"{time.perf_counter() - start:.0f} s", flush=True)
+
+
+def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """All arrays of one network."""
+    bench = bench_of(name, options)
+    data, net = bench.dataset, bench.network
+    order = torch.randperm(
+        len(data.train_labels), generator=torch.Generator().manual_seed(options.seed)
+    )
+    held, kept = order[: options.tuning], order[options.tuning :][: options.centers]
+    images, labels = unit_range(data.train_images[held]), data.train_labels[held]
+
+    with evaluating(net):
+        sites = chosen_sites(net, lambda: net(images[:2]))
+        parts = [
+            run_in_batches(net, unit_range(data.train_images[p]), sites) for p in kept.split(5000)
+        ]
+        logits = torch.cat([logits for logits, _ in parts])
+        rows = {site: torch.cat([r[site] for _, r in parts]) for site in sites}
+        centers: dict[Any, Any] = {**rows, PLACES: kept, LABELS: data.train_labels[kept]}
+        peers = Peers(rows[sites[-1]], logits, data.train_labels[kept])
+        sets = {"clean": run_in_batches(net, images, sites)}
+        for family, perturb in FOR_IMAGES.items():
+
+            def accuracy(t: float, perturb: Any = perturb) -> float:
+                few = perturbed(images[: len(images) // 2], perturb, t, options.seed)
+                return float((net(few).argmax(1) == labels[: len(few)]).double().mean())
+
+            for share, t in zip(KEPT, strengths(accuracy, 1 / CLASSES, KEPT), strict=True):
+                copies = perturbed(images, perturb, t, options.seed + 1)
+                sets[f"{family}/{share}"] = run_in_batches(net, copies, sites)
+    shipped = {n: s for n, s in sets.items() if not n.endswith("0.97")}
+    tuning = Tuning(shipped, labels)
+    every = chosen_fields(centers, tuning, sites, CLASSES, 128)
+    found, weights = fit_mixture(every, tuning, 0.0)
+    print(
+        name,
+        {str(s): round(w, 3) for s, w in zip(("softmax", *found), weights.tolist(), strict=True)},
+        flush=True,
+    )
+
+    arrays: dict[str, np.ndarray] = {"weights": weights.numpy()}
+    arrays["sites"] = np.array([str(site) for site in found])
+
+    def keep(what: str, seen: tuple[Tensor, Rows], labels: Tensor) -> None:
+        logits, rows = seen
+        values = [field(rows[site]) for site, field in found.items()]
+        arrays[f"{what}|logits"] = logits.numpy()
+        arrays[f"{what}|posteriors"] = posteriors_of(logits, found.values(), values).float().numpy()
+        arrays[f"{what}|densities"] = torch.stack([v.log_density for v in values], 1).numpy()
+        arrays[f"{what}|labels"] = labels.numpy()
+        arrays[f"{what}|peers"] = peers(logits, rows[sites[-1]]).numpy()
+
+    for what, seen in sets.items():
+        keep(f"tuning/{what}", seen, labels)
+    count = slice(options.test)
+    test, truth = unit_range(data.test_images[count]), data.test_labels[count]
+    levels: dict[str, tuple[float, ...]] = {CLEAN: (0,), **LEVELS}
+    if data.dimensions[0] == 3:
+        others = [
+            n for n, c in CORRUPTIONS.items() if c.kind == "images" and n not in PAPER_CORRUPTIONS
+        ]
+        levels |= dict.fromkeys(others, (2, 4))
+    with evaluating(net):
+        whole, truth_all = (
+            unit_range(data.test_images[: 4 * options.test]),
+            data.test_labels[: 4 * options.test],
+        )
+        for corruption, values in levels.items():
+            for level in values:
+                clean = corruption == CLEAN
+                shown = whole if clean else corrupt(test, corruption, level)
+                keep(
+                    f"test/{corruption}/{level}",
+                    run_in_batches(net, shown, sites),
+                    truth_all if clean else truth,
+                )
+        for unseen in UNSEEN.get(data.name, ()):
+            inputs = unit_range(load_unseen(unseen, data, options.data, False)[count])
+            keep(
+                f"unseen/{unseen}",
+                run_in_batches(net, inputs, sites),
+                torch.full((len(inputs),), -1),
+            )
+    return arrays
+
+
+if __name__ == "__main__":
+    main()
