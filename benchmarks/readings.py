@@ -8,11 +8,13 @@ training predictions, exact modes, orders 1 to 4):
 
 - the poles of its modes between the 1 % and the 99 % quantile of ψ² over the training predictions,
 - the median uncertainty in each tenth of the training predictions, sparsest to densest,
-- the share of the steps that fall along 300 rays from the mean through training predictions, from
-  where they have passed every training prediction to four times that distance, and the largest
-  fall as a share of the rise; likewise along 300 rays in random directions,
 - the factor that `fit` chose, and what it loses against the best factor of the grid in ROC-AUC,
   averaged over clean images and seven corruptions.
+
+With ``--rays > results/paper/rays.md`` instead: the share of the steps in which the uncertainty
+falls along 300 rays from the mean through training predictions, from where they have passed every
+training prediction to four times that distance, and the largest fall as a share of the ray's rise;
+likewise along 300 rays in random directions.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ from qipf.progress import progress
 
 #: Zeros of the Hermite polynomials H_2, H_3 and H_4 as values of ψ², by order; H_1 has none but 0.
 POLES = {2: (0.5,), 3: (1.5,), 4: ((3 - math.sqrt(6)) / 2, (3 + math.sqrt(6)) / 2)}
+
+ABOUT_RAYS = (
+    "Share of the steps outwards in which the uncertainty falls, beyond all training predictions, "
+    "and in brackets the largest fall as a share of a ray's rise.\n\n"
+)
 
 #: Rays of each kind, and places along a ray.
 RAYS, STEPS = 300, 61
@@ -115,32 +122,42 @@ def rows(path: Path) -> Iterator[list[object]]:
         }
         best = max(areas, key=lambda factor: areas[factor])
         order = f"{'yes' if monotone(medians) else 'no'}: " + " ".join(f"{m:.3g}" for m in medians)
-        random = np.random.RandomState(0)
-        through = train[random.permutation(len(train))[:RAYS]] - train.mean(0)
-        anywhere = random.normal(size=(RAYS, train.shape[1]))
-        outwards = [falls(field, train, directions) for directions in (through, anywhere)]
         yield [
-            path.stem, normalization, reached(field, density), order, *outwards,
+            path.stem, normalization, reached(field, density), order,
             f"{field.bandwidth_factor_:.2g} ({own:.3f})", f"{best:.2g} ({areas[best]:.3f})",
             f"{max(0.0, areas[best] - own):.4f}",
         ]  # fmt: skip
 
 
+def rays(path: Path) -> Iterator[list[object]]:
+    with np.load(path) as file:
+        train, labels = file["train_logits"], file["train_labels"]
+    for normalization in NORMALIZATIONS:
+        field = faithful(normalization).fit(train, labels)
+        random = np.random.RandomState(0)
+        through = train[random.permutation(len(train))[:RAYS]] - train.mean(0)
+        anywhere = random.normal(size=(RAYS, train.shape[1]))
+        outwards = [falls(field, train, directions) for directions in (through, anywhere)]
+        yield [path.stem, normalization, *outwards]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("logits", type=Path, nargs="+")
+    parser.add_argument("--rays", action="store_true")
     options = parser.parse_args()
-    found = [row for path in progress(options.logits, "networks") for row in rows(path)]
+    measure = rays if options.rays else rows
+    found = [row for path in progress(options.logits, "networks") for row in measure(path)]
     head = [
         "network", "kernel", "poles inside 1 % to 99 % of ψ²",
-        "median uncertainty by tenth, sparsest to densest: falls?",
-        "steps that fall along rays through the data (largest fall)", "along random rays",
-        "chosen factor (ROC-AUC)",
+        "median uncertainty by tenth, sparsest to densest: falls?", "chosen factor (ROC-AUC)",
         "best factor (ROC-AUC)", "regret",
     ]  # fmt: skip
+    if options.rays:
+        head = ["network", "kernel", "along rays through the data", "along random rays"]
     sys.stdout.write(
         "# Kernel constants on the networks of the suite\n\n"
-        "Written by `benchmarks/readings.py`.\n\n" + table(head, found)
+        "Written by `benchmarks/readings.py`.\n\n" + options.rays * ABOUT_RAYS + table(head, found)
     )
 
 
