@@ -234,6 +234,8 @@ def loaded(path, name):
     kind = name.rsplit("-", 1)[0]
     if kind in ("layers", "condensed"):
         return layers_loaded(path)
+    if kind == "features":
+        return features_loaded(path)
     if kind == "monitor":
         return monitor_loaded(path)
     found = load_field(path) if kind == "model" else qipf.load(path)
@@ -253,6 +255,8 @@ def loaded(path, name):
 def field_loaded(field):
     assert type(field) is QIPF
     queries = np.resize(make_logits(3, seed=5).numpy(), (3, field.n_features_in_))
+    if field.probabilities_:
+        queries = np.abs(queries) / np.abs(queries).sum(1, keepdims=True)
     scores = field.uncertainty(queries)
     assert scores.shape == (3,)
     assert np.isfinite(scores).all()
@@ -263,6 +267,19 @@ def field_loaded(field):
         assert ((p_values > 0) & (p_values <= 1)).all()
     if field.rule_ is not None:
         assert field.accepts(queries).dtype == bool
+
+
+def features_loaded(path):
+    model = qipf.load(path)
+    assert type(model) is qipf.FeatureQIPF
+    fields = model.layer_fields()
+    if not fields:
+        return
+    features = {site.layer: np.ones((3, len(f.metric.mean))) for site, f in fields.items()}
+    logits = np.resize(make_logits(3, seed=5).numpy(), (3, model.fields_[0].classes))
+    found = model(features, logits)
+    assert np.isfinite(found.uncertainty).all()
+    assert model.calibration_ is None or (found.p_value > 0).all()
 
 
 def layers_loaded(path):
