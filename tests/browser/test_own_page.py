@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from qipf import QIPF
 from qipf.io.logits import Block
 from qipf.report.own.page import own_page
 from qipf.report.own.study import METHODS, study
@@ -18,7 +19,8 @@ def own(request, tmp_path_factory):
     train, test = make_logits(200).numpy(), make_logits(150, seed=3).numpy()
     noise = np.random.default_rng(0).normal(scale=4.0, size=test.shape)
     labels = (test + noise).argmax(1) if request.param == "labelled" else None
-    page = own_page(study(Block(train), Block(test, labels)))
+    field = QIPF(bandwidth=3.0).fit(train).calibrate(make_logits(100, seed=4).numpy())
+    page = own_page(study(field, Block(test, labels)))
     return request.param, write_page(tmp_path_factory.mktemp("page") / "mine.html", page)
 
 

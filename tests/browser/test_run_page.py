@@ -250,7 +250,7 @@ def test_texts_stand_out_from_the_ground(page, dark):
 def test_print_shows_all_tables_on_white(page):
     page.emulate(dark=True, media="print")
     shown = [e for e in page.all("#tables [data-views] > [data-key]") if e.is_displayed()]
-    assert len(shown) == 2 * 5
+    assert len(shown) == 2 * 8
     assert luminance(page, page.one("html"), "backgroundColor") == 1
     assert not page.one("nav").is_displayed()
     printed = page.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})

@@ -38,7 +38,8 @@ def test_sine_is_written(monkeypatch, capsys, tmp_path):
 def test_figures_are_written(monkeypatch, capsys, tiny_run, tmp_path, name, options):
     target = tmp_path / "figure.png"
     code, out, err = run(monkeypatch, capsys, "figure", name, tiny_run, *options, "-o", target)
-    assert (code, out, err) == (0, f"wrote {target}\n", "")
+    assert (code, out) == (0, f"wrote {target}\n")
+    assert not err or "worse than the entropy" in err  # of the field that is drawn
     assert target.read_bytes().startswith(b"\x89PNG")
 
 
@@ -75,7 +76,8 @@ def test_results_as_json(monkeypatch, capsys, tiny_run, tmp_path):
     for name, options in (("severity", AT[:4]), ("detection", AT), ("field", AT)):
         words = ("figure", name, tiny_run, *options, "-o", target, "--dpi", 40, "--json")
         code, out, err = run(monkeypatch, capsys, *words)
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert not err or (name == "field" and "worse than the entropy" in err)
         told[name] = json.loads(out)
         assert told[name].pop("output") == str(target)
     curve = told["severity"]["curves"][0]

@@ -40,7 +40,12 @@ def test_the_reason_is_part_of_the_error():
 def test_older_headers_get_the_keys_they_lack():
     old = {"format_version": 3, "library_version": "0.3", "kind": "layers"}
     old |= {"parameters": {}, "layers": [], "network": None}
-    assert checked_header(old, "f") == {**old, "rule": None, "detection": None}
+    assert checked_header(old, "f") == {
+        **old,
+        "rule": None,
+        "detection": None,
+        "training_rows": None,
+    }
     with pytest.raises(QIPFFileError, match="its header is"):
         checked_header({**old, **written_by()}, "f")
 

@@ -49,7 +49,7 @@ def test_near_errors_equal_those_of_a_local_fit(dtype):
     np.testing.assert_array_equal(found.uncertainty(rows), local.uncertainty(rows))
 
 
-@pytest.mark.parametrize(("length", "condensed"), [(16, True), (17, False)])
+@pytest.mark.parametrize(("length", "condensed"), [(64, True), (65, False)])
 def test_only_short_rows_are_condensed_by_default(length, condensed):
     rows = np.random.default_rng(0).normal(size=(ROWS, length))
     lists = pa.FixedSizeListArray.from_arrays(rows.ravel(), length)

@@ -478,7 +478,9 @@ class QIPF(CalibrationMixin, OutlierMixin, BaseEstimator):
         path = checked_path(path)
         field, graph = self.graph(rule, max_centers)
         centers, origin = graph.centers[:CHECKED], graph.origin.to(graph.centers)
-        rows = torch.cat([centers, origin + 3 * (centers - origin)])
+        rows = centers.clone()
+        if not self.probabilities_:  # these are checked far from the centres too
+            rows = torch.cat([centers, origin + 3 * (centers - origin)])
         program = traced(graph, [rows])
         feeds, cases = {"logits": rows}, []
         if check:
