@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qipf import QIPF
-from qipf.field import estimator as qipf_estimator
+from qipf.field import fitted
 from tests.conftest import naive_moments
 from tests.field.conftest import SCORES
 
@@ -136,7 +136,7 @@ def test_two_tight_groups_on_a_pole_of_the_second_mode_keep_their_order():
 
 def test_many_rows_are_judged_block_by_block(field, test, monkeypatch):
     whole = field.uncertainty(test)
-    monkeypatch.setitem(qipf_estimator.ROWS_PER_BLOCK, "cpu", 7)
+    monkeypatch.setitem(fitted.ROWS_PER_BLOCK, "cpu", 7)
     np.testing.assert_allclose(field.uncertainty(test), whole, rtol=1e-5, atol=1e-6)
 
 

@@ -5,6 +5,7 @@ feature; :math:`\\hat y`: the predicted class. ReLU networks have features that 
 for which ASH and SCALE were made; where features have both signs, their magnitudes take part.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -206,8 +207,9 @@ class _Shaped(Method):
         logits = self._changed(to_double(batch.features)) @ weight.T + self._learned(self._bias)
         return -torch.logsumexp(logits, dim=1)
 
+    @abstractmethod
     def _changed(self, features: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The features that the last layer gets."""
 
 
 @dataclass
