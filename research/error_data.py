@@ -2,9 +2,10 @@
 
     python research/error_data.py --run RUN --data DATA -o OUT --networks mnist_lenet --seed 0
 
-Writes OUT/NETWORK-SEED.npz: for every set its logits, the posteriors of the softmax and of all
-layers, the layers' log densities, the labels, and two peers' scores of novelty (KNN and ViM). Names
-of sets are ``tuning/FAMILY/SHARE`` (perturbed training images), ``test/CORRUPTION/LEVEL`` and
+Writes OUT/NETWORK-SEED.npz in half precision: for every set its logits, the log posteriors of the
+softmax and of all layers, the layers' log densities at several bandwidths, the logarithms of the
+lengths of their rows, the labels, and two peers' scores of novelty (KNN and ViM). Names of sets are
+``tuning/FAMILY/SHARE`` (perturbed training images), ``test/CORRUPTION/LEVEL`` and
 ``unseen/DATASET``. The fields are those of `LayeredQIPF`, with all layers kept.
 """
 
@@ -25,6 +26,7 @@ from qipf.bench.datasets import UNSEEN, load_unseen
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import BENCH_NETWORKS, CLEAN, PAPER_CORRUPTIONS, Suite
+from qipf.field.engines.base import full_precision
 from qipf.layered.holdout import LABELS, PLACES, Tuning
 from qipf.layered.metric import unit_length
 from qipf.layered.mixture import fit_mixture, posteriors_of
@@ -45,25 +47,25 @@ LEVELS = {
 }
 
 #: Recipes of checkpoints that were trained otherwise than their names say.
-RECIPES: dict[str, dict[str, Any]] = {
-    "cifar10_resnet18": {"epochs": 30, "cutout": 0},
-    "cifar10_vit": {"epochs": 60},
-}
+RECIPES: dict[str, dict[str, Any]] = {"cifar10_resnet18": {"epochs": 30, "cutout": 0}}
 
 CLASSES = 10
+
+#: Factors on a layer's bandwidth at which log densities are written.
+DENSITIES = (0.35, 0.5, 0.7, 1.0, 1.4)
 
 
 def bench_of(name: str, options: argparse.Namespace) -> NetworkBench:
     """The trained network and its data."""
     network = replace(BENCH_NETWORKS[name], recipe=RECIPES.get(name, {}))
     suite = Suite("research", (network,), seed=options.seed)
-    return NetworkBench(Setting(suite, options.run, "cpu", options.data, False), name)
+    return NetworkBench(Setting(suite, options.run, options.device, options.data, False), name)
 
 
 class Peers:
     """KNN (k = 50) and ViM over the last layer's rows."""
 
-    def __init__(self, rows: Tensor, logits: Tensor, labels: Tensor) -> None:
+    def __init__(self, rows: Tensor, logits: Tensor) -> None:
         rows = rows[:20_000].double()
         self._units = unit_length(rows.float())
         self._mean = rows.mean(0)
@@ -95,13 +97,14 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=60_000)
     parser.add_argument("--tuning", type=int, default=1000)
     parser.add_argument("--test", type=int, default=1000)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.networks:
         start = time.perf_counter()
         with torch.no_grad():
             found = collected(name, options)
-        np.savez(options.output / f"{name}-{options.seed}.npz", **found)
+        np.savez_compressed(options.output / f"{name}-{options.seed}.npz", **found)
         print(name, options.seed, f"{time.perf_counter() - start:.0f} s", flush=True)
 
 
@@ -113,23 +116,24 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
         len(data.train_labels), generator=torch.Generator().manual_seed(options.seed)
     )
     held, kept = order[: options.tuning], order[options.tuning :][: options.centers]
-    images, labels = unit_range(data.train_images[held]), data.train_labels[held]
+    device = torch.device(options.device)
+    images, labels = unit_range(data.train_images[held]), data.train_labels[held].to(device)
 
     with evaluating(net):
-        sites = chosen_sites(net, lambda: net(images[:2]))
+        sites = chosen_sites(net, lambda: net(images[:2].to(device)))
         parts = [
             run_in_batches(net, unit_range(data.train_images[p]), sites) for p in kept.split(5000)
         ]
         logits = torch.cat([logits for logits, _ in parts])
         rows = {site: torch.cat([r[site] for _, r in parts]) for site in sites}
         centers: dict[Any, Any] = {**rows, PLACES: kept, LABELS: data.train_labels[kept]}
-        peers = Peers(rows[sites[-1]], logits, data.train_labels[kept])
+        peers = Peers(rows[sites[-1]], logits)
         sets = {"clean": run_in_batches(net, images, sites)}
         for family, perturb in FOR_IMAGES.items():
 
             def accuracy(t: float, perturb: Any = perturb) -> float:
                 few = perturbed(images[: len(images) // 2], perturb, t, options.seed)
-                return float((net(few).argmax(1) == labels[: len(few)]).double().mean())
+                return float((net(few.to(device)).argmax(1) == labels[: len(few)]).double().mean())
 
             for share, t in zip(KEPT, strengths(accuracy, 1 / CLASSES, KEPT), strict=True):
                 copies = perturbed(images, perturb, t, options.seed + 1)
@@ -144,17 +148,32 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
         flush=True,
     )
 
-    arrays: dict[str, np.ndarray] = {"weights": weights.numpy()}
+    arrays: dict[str, np.ndarray] = {"weights": weights.cpu().numpy()}
     arrays["sites"] = np.array([str(site) for site in found])
 
     def keep(what: str, seen: tuple[Tensor, Rows], labels: Tensor) -> None:
         logits, rows = seen
-        values = [field(rows[site]) for site, field in found.items()]
-        arrays[f"{what}|logits"] = logits.numpy()
-        arrays[f"{what}|posteriors"] = posteriors_of(logits, found.values(), values).float().numpy()
-        arrays[f"{what}|densities"] = torch.stack([v.log_density for v in values], 1).numpy()
-        arrays[f"{what}|labels"] = labels.numpy()
-        arrays[f"{what}|peers"] = peers(logits, rows[sites[-1]]).numpy()
+        with full_precision(device):
+            values = [field(rows[site]) for site, field in found.items()]
+            densities = [
+                value.log_density
+                for site, field in found.items()
+                for value in field.at_bandwidths(
+                    rows[site], [k * field.bandwidth for k in DENSITIES]
+                )
+            ]
+        posteriors = posteriors_of(logits, found.values(), values)
+        lengths = [rows[site].double().norm(dim=1).clamp(min=1e-30).log() for site in found]
+        columns = {
+            "logits": logits,
+            "log_posteriors": posteriors.clamp(min=1e-20).log(),
+            "densities": torch.stack(densities, 1),
+            "lengths": torch.stack(lengths, 1),
+            "labels": labels,
+            "peers": peers(logits, rows[sites[-1]]),
+        }
+        for column, value in columns.items():
+            arrays[f"{what}|{column}"] = value.half().cpu().numpy()
 
     for what, seen in sets.items():
         keep(f"tuning/{what}", seen, labels)
