@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with it
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes, one a core
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 matplotlib.use("Agg")
-torch.set_num_threads(1)  # tests run in several processes, one a core
+torch.set_num_threads(1)
 
 
 def naive_moments(queries, centers, bandwidth, weights=None):

@@ -14,10 +14,10 @@ def test_the_areas_are_those_of_scikit_learn(rng):
     scores = rng.random(200) + wrong
     found = error_detection(scores, torch.from_numpy(wrong), torch.from_numpy(logits))
     assert (found.count, found.errors) == (200, wrong.sum())
-    assert found.uncertainty == roc_auc_score(wrong, scores)
+    assert found.uncertainty == pytest.approx(roc_auc_score(wrong, scores), rel=1e-12)
     softmax = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert found.entropy == pytest.approx(roc_auc_score(wrong, entropy(softmax, axis=1)))
-    assert found.max_logit == roc_auc_score(wrong, -logits.max(1))
+    assert found.max_logit == pytest.approx(roc_auc_score(wrong, -logits.max(1)), rel=1e-12)
     for name in ("ROC-AUC", "entropy", "largest logit"):
         assert name in str(found)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from qipf.errors import QIPFScoreWarning, warn
+from qipf.metrics.error_detection import roc_auc
 from qipf.validation.labels import are_probabilities, class_logits
 from qipf.validation.scores import checked_scores
 
@@ -59,10 +59,7 @@ def error_detection(
     if logits is not None:
         scores["entropy"] = entropy_of(logits.detach())
         scores["max_logit"] = -class_logits(logits.detach()).amax(1)
-    areas = {
-        name: float(roc_auc_score(errors, checked_scores(values, name)))
-        for name, values in scores.items()
-    }
+    areas = {name: roc_auc(values, errors) for name, values in scores.items()}
     return ErrorDetection(
         len(errors),
         int(errors.sum()),

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
 from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import bare_modes
+from qipf.metrics.error_detection import roc_auc
 from qipf.progress import progress
 from qipf.validation.labels import class_logits
 
@@ -122,7 +122,7 @@ def choose_factor(
             # ground energies shift all uncertainties equally, which does not change their ranks
             parts.append(bare_modes(moments, sigma, orders, softening, normalization).mean(1))
         uncertainties[factor] = torch.cat(parts).cpu().numpy()
-        found = 0.0 if wanted is None else roc_auc_score(wanted, uncertainties[factor])
+        found = 0.0 if wanted is None else roc_auc(uncertainties[factor], wanted)
         scores[factor] = float(found), float(torch.cat(likelihoods).mean())
     best = max(factors, key=scores.__getitem__)
     used = 1 if wanted is None else 0

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from qipf.errors import warn
 from qipf.layered.class_field import ClassField, FieldValues
 from qipf.layered.holdout import FEWEST, Tuning
+from qipf.metrics.error_detection import roc_auc
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
@@ -128,7 +128,7 @@ class TuningPosteriors:
             member = self.sets == number
             wrong, *scores = (v[member].cpu().numpy() for v in (self.wrong, mixture, softmax))
             if wrong.any() and not wrong.all():
-                found.append(roc_auc_score(wrong, scores[0]) - roc_auc_score(wrong, scores[1]))
+                found.append(roc_auc(scores[0], wrong) - roc_auc(scores[1], wrong))
         return found
 
 

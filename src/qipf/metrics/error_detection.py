@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import pointbiserialr
-from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_curve
 
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_outcomes, checked_share
@@ -128,8 +127,9 @@ def roc_auc(ranking: Ranking) -> float:
     """
     if ranking.one_sided:
         return math.nan
-    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking))
-    return float(auc(false_rate, true_rate))
+    right, wrong = ranking.right, ranking.wrong
+    less_uncertain = right.cumsum() - right / 2  # right predictions, half of the tied ones
+    return float((less_uncertain * wrong).sum() / (int(right.sum()) * int(wrong.sum())))
 
 
 @_metric
@@ -144,7 +144,8 @@ def pr_auc(ranking: Ranking) -> float:
     """
     if ranking.one_sided:
         return float(ranking.wrong.any())
-    return float(average_precision_score(**_weighted_rows(ranking)))
+    recall, precision = _recall_and_precision(ranking)
+    return float((np.diff(recall) * precision[1:]).sum())
 
 
 @_metric
@@ -161,8 +162,8 @@ def pr_auc_trapezoid(ranking: Ranking) -> float:
     """
     if ranking.one_sided:
         return float(ranking.wrong.any())
-    precision, recall, _ = precision_recall_curve(**_weighted_rows(ranking))
-    return float(auc(recall, precision))
+    recall, precision = _recall_and_precision(ranking)
+    return float((np.diff(recall) * (precision[1:] + precision[:-1])).sum() / 2)
 
 
 @_metric
@@ -242,8 +243,8 @@ def fpr95(ranking: Ranking) -> float:
     """
     if ranking.one_sided:
         return math.nan
-    false_rate, true_rate, _ = roc_curve(**_weighted_rows(ranking), drop_intermediate=False)
-    return float(false_rate[np.argmax(true_rate >= 0.95)])
+    right, wrong = (counts[::-1].cumsum() for counts in (ranking.right, ranking.wrong))
+    return float(right[np.argmax(wrong / wrong[-1] >= 0.95)] / right[-1])
 
 
 def evaluate(
@@ -308,14 +309,9 @@ def _resampled(ranking: Ranking, draws: int, rng: np.random.Generator) -> Iterat
         yield Ranking(ranking.values[present], right[present], wrong[present])
 
 
-def _weighted_rows(ranking: Ranking) -> dict[str, Any]:
-    """One right and one wrong row for each group, with their counts as weights.
-
-    Ranks replace the uncertainties, so that differences between extreme values do not overflow.
-    """
-    groups = len(ranking.values)
-    return {
-        "y_true": np.repeat([False, True], groups),
-        "y_score": np.tile(np.arange(groups), 2),
-        "sample_weight": np.concatenate([ranking.right, ranking.wrong]),
-    }
+def _recall_and_precision(
+    ranking: Ranking,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # (1 + G,)
+    """Recall and precision at each threshold, falling, after recall 0 at precision 1."""
+    flagged, found = (n[::-1].cumsum() for n in (ranking.right + ranking.wrong, ranking.wrong))
+    return np.r_[0.0, found / found[-1]], np.r_[1.0, found / flagged]
