@@ -14,7 +14,7 @@ demo: $(READY)
 
 ## test: style, types and all tests
 test: $(READY) check
-	$(VENV)/bin/python -m pytest -n auto --dist loadgroup
+	$(VENV)/bin/python -m pytest -n auto
 
 ## quick: the tests that take a minute in all: no Ray, browser, Triton interpreter or simulations
 quick: $(READY)

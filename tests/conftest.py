@@ -42,6 +42,27 @@ def make_logits(count, spread=7.0, offset=0.0, dimension=10, seed=0):
     return spread * (0.8 * means[chosen] + 0.6 * noise) + offset
 
 
+#: Folders whose tests share what takes seconds to make: a browser, exported networks, Ray.
+SHARING = ("tests/browser/", "tests/export/", "tests/ray/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """All tests of a file, or of a folder that shares fixtures, run in one process.
+
+    The order is that of the collection, so that doctests, many and short, come last.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            folders = [folder for folder in SHARING if nodeid.startswith(folder)]
+            return folders[0] if folders else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

@@ -15,8 +15,6 @@ import qipf
 from qipf import LayeredQIPF, ShiftMonitor
 from qipf.validation.labels import class_logits
 
-pytestmark = pytest.mark.xdist_group("classifiers")  # models are fitted once
-
 
 def uniform(*shape, seed):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+REPOSITORY = Path(__file__).parents[1]
+
 USER_CODE = """
 from typing import Any
 
@@ -45,22 +47,14 @@ assert_type(qipf.wrap(net).calibrate([logits]), qipf.WrappedModel)
 
 @pytest.mark.slow
 def test_a_users_code_is_typed(tmp_path):
+    """With the project's settings, so that mypy finds again what it knows of torch and NumPy."""
     (tmp_path / "user.py").write_text(USER_CODE)
-    source = str(Path(__file__).parents[1] / "src")
     found = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--strict",
-            "--follow-imports=silent",
-            "--cache-dir",
-            str(tmp_path),
-            "user.py",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "MYPYPATH": source},
+        [sys.executable, "-m", "mypy", tmp_path / "user.py"],
+        cwd=REPOSITORY,
+        env={**os.environ, "MYPYPATH": "src"},
         capture_output=True,
         text=True,
+        check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr

@@ -1,7 +1,7 @@
 """Runs the tiny suite in processes that die: killed from outside, or at a chosen write.
 
-Run as a program of its own, ``python -m tests.bench.interrupted_runs KIND FOLDER``, so that it may
-fork: a child starts at once, with everything imported, and no thread of pytest's is around.
+Run as a program of its own, ``python -m tests.bench.interrupted_runs FOLDER``, so that it may fork:
+a child starts at once, with everything imported, and no thread of pytest's is around.
 """
 
 import json
@@ -19,7 +19,7 @@ import torch._dynamo  # Adam imports it on first use; here once, instead of in e
 from qipf.bench.runner import run
 from tests.bench.tiny import TINY, without_timings
 
-KILLS = 10
+KILLS = 6
 STARTS = 1000  # far more than are ever needed
 
 
@@ -47,24 +47,23 @@ def undisturbed(out):
     return time.perf_counter() - start
 
 
-def killed_from_outside(folder):
+def killed_from_outside(folder, duration):
     """Kill at random moments until that has hit a running process often enough."""
-    duration = undisturbed(folder / "reference")
     generator = random.Random(0)
     kills, runs, found = 0, 0, []
     for _ in range(STARTS):
-        child = forked(run, TINY, folder / f"run{runs}")
+        child = forked(run, TINY, folder / f"killed{runs}")
         # short against the whole, so that one run is killed several times
         time.sleep(generator.uniform(0, 0.7 * duration))
         os.kill(child, signal.SIGKILL)  # until it is waited for, its number is not given away
         if ended(child) == -signal.SIGKILL:
             kills += 1
-            found.append(lines_in(folder / f"run{runs}"))
+            found.append(lines_in(folder / f"killed{runs}"))
             if kills == KILLS:
                 break
         else:
             runs += 1
-    undisturbed(folder / f"run{runs}")
+    undisturbed(folder / f"killed{runs}")
     return {"kills": kills, "runs": runs + 1, "lines found": found}
 
 
@@ -75,11 +74,10 @@ def lines_in(out):
 
 def dying_at_writes(folder):
     """Die before or after the first, second, … durable step of each start, until all is done."""
-    undisturbed(folder / "reference")
     for start in range(STARTS):
-        child = forked(doomed, folder / "run0", 1 + start % 17, start % 2 == 1)
+        child = forked(doomed, folder / "died", 1 + 5 * start % 23, start % 2 == 1)
         if ended(child) == 0:
-            return {"kills": start, "runs": 1}
+            return start
     raise AssertionError("the run makes no progress")
 
 
@@ -109,10 +107,11 @@ def last_step(act, left, whole):
 if __name__ == "__main__":
     warnings.simplefilter("error")
     torch.set_num_threads(1)
-    kind, folder = sys.argv[1], Path(sys.argv[2])
-    summary = {"outside": killed_from_outside, "writes": dying_at_writes}[kind](folder)
+    folder = Path(sys.argv[1])
+    duration = undisturbed(folder / "reference")
+    summary = killed_from_outside(folder, duration)
+    summary["deaths"] = dying_at_writes(folder)
     reference = without_timings(folder / "reference")
-    summary["equal"] = all(
-        without_timings(folder / f"run{number}") == reference for number in range(summary["runs"])
-    )
+    ends = [folder / "died", *(folder / f"killed{number}" for number in range(summary["runs"]))]
+    summary["equal"] = all(without_timings(end) == reference for end in ends)
     print(json.dumps(summary))

@@ -219,13 +219,13 @@ def test_ctrl_c_loses_nothing(tmp_path, monkeypatch, whole):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(("kind", "least"), [("outside", 5), ("writes", 5)])
-def test_killed_again_and_again_it_ends_with_the_same_results(kind, least, tmp_path):
-    process = start("-m", "tests.bench.interrupted_runs", kind, tmp_path)
+def test_killed_again_and_again_it_ends_with_the_same_results(tmp_path):
+    process = start("-m", "tests.bench.interrupted_runs", tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err
     summary = json.loads(out)
-    assert summary["kills"] >= least
+    assert summary["kills"] >= 5  # from outside
+    assert summary["deaths"] >= 10  # at a write
     assert summary["equal"] is True
 
 

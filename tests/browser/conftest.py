@@ -20,7 +20,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(tmp_path_factory):
     """A driver of Chromium that logs what the pages say and ask for."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")

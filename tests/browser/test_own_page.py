@@ -11,7 +11,7 @@ from qipf.report.page import write_page
 from tests.browser.pages import OpenPage
 from tests.conftest import make_logits
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["labelled", "unlabelled"])

@@ -7,7 +7,7 @@ import pytest
 from qipf.report.run.page import write_run_report
 from tests.browser.pages import OpenPage
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 HOVER = """(() => {
   const box = arguments[0].getBoundingClientRect();

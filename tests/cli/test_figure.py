@@ -11,10 +11,7 @@ from tests.report.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("cli_test_figure"),
-]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 AT = ("--network", "tiny_mlp", "--corruption", "rotation", "--level", "30")
 

@@ -20,10 +20,7 @@ from qipf.storage.save_load import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("export_test_onnx"),
-]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,10 +11,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("layered_test_detection"),
-]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=["random", "coreset"])

@@ -16,10 +16,7 @@ from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run
 from tests.stored.write_files import layered, layered_data, layered_network
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("layered_test_graph"),
-]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 
 def small_network():

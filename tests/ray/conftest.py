@@ -6,7 +6,7 @@ from qipf import QIPF
 from tests.conftest import make_logits
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def plan():
     pytest.importorskip("ray")
     from qipf.ray import cluster

@@ -11,10 +11,8 @@ import pytest
 
 from tests.conftest import make_logits
 
-#: All in one process of xdist (with --dist loadgroup), so that Ray starts once.
 RAY = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("ray"),
     # Ray warns of options that it sets itself
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

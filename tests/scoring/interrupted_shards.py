@@ -1,7 +1,7 @@
 """Scores shards in processes that die: killed from outside, or at a chosen write.
 
-Run as a program of its own, ``python -m tests.scoring.interrupted_shards KIND FOLDER``, so that it
-may fork: a child starts at once, with everything imported, and no thread of pytest's is around.
+Run as a program of its own, ``python -m tests.scoring.interrupted_shards FOLDER``, so that it may
+fork: a child starts at once, with everything imported, and no thread of pytest's is around.
 """
 
 import json
@@ -56,7 +56,7 @@ def killed_from_outside(folder, duration):
     generator = random.Random(0)
     kills, runs, found, torn = 0, 0, [], 0
     for _ in range(STARTS):
-        out = folder / f"run{runs}"
+        out = folder / f"killed{runs}"
         child = forked(scored, folder, out)
         time.sleep(generator.uniform(0, 0.8 * duration))
         os.kill(child, signal.SIGKILL)  # until it is waited for, its number is not given away
@@ -68,28 +68,27 @@ def killed_from_outside(folder, duration):
                 break
         else:
             runs += 1
-    undisturbed(folder, folder / f"run{runs}")
+    undisturbed(folder, folder / f"killed{runs}")
     return {"kills": kills, "runs": runs + 1, "finished": found, "torn": torn}
 
 
-def dying_at_writes(folder, _duration):
+def dying_at_writes(folder):
     """Die before or after the first, second, … durable step of each start, until all is done."""
     for start in range(STARTS):
-        if ended(forked(scored, folder, folder / "run0", 1 + start % 5, start % 2 == 1)) == 0:
-            return {"kills": start, "runs": 1}
+        if ended(forked(scored, folder, folder / "died", 1 + start % 5, start % 2 == 1)) == 0:
+            return start
     raise AssertionError("the run makes no progress")
 
 
 if __name__ == "__main__":
     warnings.simplefilter("error")
-    kind, folder = sys.argv[1], Path(sys.argv[2])
+    folder = Path(sys.argv[1])
     assert ended(forked(prepare, folder)) == 0
     duration = undisturbed(folder, folder / "reference")
-    summary = {"outside": killed_from_outside, "writes": dying_at_writes}[kind](folder, duration)
+    summary = killed_from_outside(folder, duration)
+    summary["deaths"] = dying_at_writes(folder)
     reference = contents(folder / "reference")
-    outputs = [folder / f"run{number}" for number in range(summary["runs"])]
-    summary["equal"] = len(reference) == SHARDS and all(
-        contents(out) == reference for out in outputs
-    )
-    summary["left over"] = sum(len(drafts(out)) for out in outputs)
+    ends = [folder / "died", *(folder / f"killed{number}" for number in range(summary["runs"]))]
+    summary["equal"] = len(reference) == SHARDS and all(contents(end) == reference for end in ends)
+    summary["left over"] = sum(len(drafts(end)) for end in ends)
     print(json.dumps(summary))

@@ -14,10 +14,7 @@ from qipf.report.run.page import run_page
 from qipf.report.run.results import Run
 from qipf.report.run.trained import TrainedNetwork
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("report_run_test_seeds"),
-]  # fixtures are made once
+pytestmark = pytest.mark.slow
 
 BRIEF = Suite(
     "brief",
