@@ -240,14 +240,14 @@ U, W = np.linspace(0, 1, 400), np.zeros(400, bool)
 @pytest.mark.parametrize(
     ("arguments", "options", "phrase"),
     [
-        ((U, W), {"max_risk": 0.0}, "max_risk must lie between 0 and 1"),
+        ((U, W), {"max_risk": 0.0}, "max_risk must lie between 0 and 1, got 0.0. Try 0.01."),
         ((U, W), {"max_risk": 5e-324}, "max_risk must be at least 1e-09"),
         ((U, W), {"max_risk": 1}, "got 1"),
         ((U, W), {"max_risk": np.nan}, "got nan"),
         ((U, W), {"max_risk": "1%"}, "got '1%'"),
-        ((U, W), {"confidence": 95}, "confidence must lie between 0 and 1"),
+        ((U, W), {"confidence": 95}, "confidence must lie between 0 and 1, got 95. Try 0.95."),
         ((U, W), {"confidence": True}, "got True"),
-        ((U, W), {"min_coverage": 1.5}, "min_coverage must lie between 0 and 1"),
+        ((U, W), {"min_coverage": 1.5}, "min_coverage must lie between 0 and 1, got 1.5. Try 0.9."),
         ((U, W), {"max_risk": 0.01, "min_coverage": 0.5}, "not both"),
         ((U, W[:5]), {}, "wrong must have the shape of uncertainty, (400,)"),
         ((U, U), {}, "wrong must hold booleans"),

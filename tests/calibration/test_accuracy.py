@@ -1,9 +1,11 @@
 """Accuracy without labels: right on average and inside its bounds on data like the held-out set."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
 from qipf.calibration.accuracy import METHODS
@@ -70,6 +72,45 @@ def test_steps_by_hand():
     assert equal.estimate([1.0]).accuracy == 0.75
 
 
+def margin(variance, n, m, confidence):
+    """z√V + z²/2n + 1/2m"""
+    z = norm.ppf((1 + confidence) / 2)
+    return z * math.sqrt(variance) + z * z / (2 * n) + 1 / (2 * m)
+
+
+def test_the_interval_of_the_threshold_by_hand():
+    # three are wrong, so what exceeds 2 is counted as wrong, and two of the three that equal it
+    doubt, wrong = [1, 1, 2, 2, 2, 3], [False, True, False, True, False, True]
+    below = 1.5 / 3  # (wrong + ½) / (2 + 1)
+    at = (1.5 * (1 / 3) ** 2 + 2.5 * (2 / 3) ** 2) / 4
+    above = 0.5 / 2  # (right + ½) / (1 + 1)
+    told = AccuracyEstimator(doubt, wrong).estimate([1, 2, 3, 3], 0.2)
+    variance = (below / 4 + at / 4 + above / 2) * (1 / 4 + 1 / 6)
+    assert told.accuracy == pytest.approx(1 - (2 / 3 / 4 + 1 / 2))
+    assert told.high - told.accuracy == pytest.approx(margin(variance, 6, 4, 0.2))
+    assert told.accuracy - told.low == pytest.approx(margin(variance, 6, 4, 0.2))
+
+
+def test_the_interval_of_isotonic_steps_by_hand():
+    # groups of √25 = 5 with 0, 1, 1, 3 and 4 errors: the second and the third are one step
+    doubt = np.arange(25.0)
+    wrong = np.zeros(25, bool)
+    wrong[[6, 13, 16, 17, 18, 20, 21, 22, 23]] = True
+    steps = [(0, 5), (2, 10), (3, 5), (4, 5)]  # errors, held-out predictions
+    smooth = [(errors + 0.5) / (count + 1) for errors, count in steps]
+    told = AccuracyEstimator(doubt, wrong, "isotonic").estimate([3, 7, 13, 17, 18, 22, 23, 24], 0.4)
+    shares = [1 / 8, 2 / 8, 2 / 8, 3 / 8]
+    spread = [rate * (1 - rate) for rate in smooth]
+    variance = sum(v * s / 8 for v, s in zip(shares, spread, strict=True))
+    variance += sum(
+        v**2 * s / count for v, s, (_, count) in zip(shares, spread, steps, strict=True)
+    )
+    rates = [errors / count for errors, count in steps]
+    assert told.accuracy == pytest.approx(1 - np.dot(shares, rates))
+    assert told.high - told.accuracy == pytest.approx(margin(variance, 25, 8, 0.4))
+    assert told.accuracy - told.low == pytest.approx(margin(variance, 25, 8, 0.4))
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("error", [False, True])
 def test_one_held_out_prediction_says_little(method, error):
@@ -99,7 +140,7 @@ def test_the_function_takes_a_calibration_and_tensors(rng):
         (lambda: estimate_accuracy([1.0], [1.0]), "a Calibration is needed, got list"),
         (lambda: AccuracyEstimator([1.0], [True], "isotonc"), "Did you mean 'isotonic'"),
         (lambda: AccuracyEstimator([1.0], [True]).estimate([]), "uncertainty is empty"),
-        (lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95), "confidence must lie"),
+        (lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95), "Try 0.95."),
     ],
 )
 def test_invalid_arguments_are_rejected(call, phrase):

@@ -52,6 +52,19 @@ def test_p_values_of_like_predictions_are_super_uniform(tied):
         assert np.mean(np.array(values) <= level) <= binom.isf(0.01, 400, level) / 400
 
 
+def test_a_prediction_has_class_score_and_decisions(field):
+    found = field(TEST)
+    np.testing.assert_array_equal(found.predicted, TEST.argmax(1))
+    np.testing.assert_array_equal(found.logits, TEST)
+    np.testing.assert_array_equal(found.uncertainty, field.uncertainty(TEST))
+    assert found.p_value is None
+    assert found.accepted is None
+    field.calibrate(HELD_OUT, wrong=wrong_of(field, HELD_OUT)).accept_rule(max_risk=0.05)
+    found = field(TEST)
+    np.testing.assert_array_equal(found.p_value, field.p_values(TEST))
+    np.testing.assert_array_equal(found.accepted, field.accepts(TEST))
+
+
 def test_labels_and_errors_make_the_same_rule(field):
     wrong = wrong_of(field, HELD_OUT)
     rule = field.calibrate(HELD_OUT, wrong=wrong).accept_rule(max_risk=0.05)

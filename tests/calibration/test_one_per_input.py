@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qipf.calibration.one_per_input import one_per_input
+from qipf.calibration.one_per_input import _uniform, one_per_input
 
 
 @settings(max_examples=20, deadline=None)
@@ -41,3 +41,13 @@ def test_only_known_predictions_are_drawn_and_each_equally_often():
     assert abs(int((free == 1).sum()) - len(free) / 2) < 5 * (len(free) / 4) ** 0.5
     everything = torch.ones(50, 7, dtype=torch.bool)
     assert torch.equal(one_per_input((50, 7), 3, everything), one_per_input((50, 7), 3))
+
+
+def test_the_draws_are_those_of_splitmix64():
+    """The first numbers of the published generator with the seed 0."""
+    first = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
+    expected = [(z >> 11) / 2**53 for z in first]
+    assert _uniform(np.arange(4, dtype=np.uint64)).tolist() == expected
+    assert one_per_input((4, 1000), 0).tolist() == [
+        1000 * k + int(1000 * u) for k, u in enumerate(expected)
+    ]

@@ -23,6 +23,26 @@ def naive_martingale(p):
     return value
 
 
+def naive_change_point(p):
+    """The first prediction after the likeliest start, counted from 1."""
+    logs = np.array([beta.logpdf(p, a, b) for a, b in ALTERNATIVES])  # (m, t)
+    g = 1 / (1 + np.log(1 + np.arange(len(p) + 1)))
+    best = [np.log(g[k] - g[k + 1]) + logs[:, k:].sum(1).max() for k in range(len(p))]
+    return int(np.argmax(best)) + 1
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 60])
+def test_the_change_point_follows_the_likeliest_start(rng, before):
+    p = np.concatenate([rng.uniform(size=before), rng.uniform(size=40) ** 3])
+    for cut in (before, before + 2):  # the best start may be of an earlier batch
+        martingale = Martingale()
+        assert martingale.add(p[:cut], 1 - p[:cut], 7.0) is None
+        crossing = martingale.add(p[cut:], 1 - p[cut:], 7.0)
+        assert crossing.change_point == naive_change_point(p[: crossing.at])
+        reached = [np.log(naive_martingale(p[: crossing.at + k])) >= 7.0 for k in (-1, 0)]
+        assert reached == [False, True]
+
+
 def test_it_equals_the_definition(rng):
     p, martingale = rng.uniform(size=40), Martingale()
     for k in range(40):

@@ -1,0 +1,67 @@
+"""Calibration rows that are training rows: the limits by hand, and what counts as equal."""
+
+import numpy as np
+import pytest
+import torch
+
+from qipf import QIPFInputError
+from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
+
+RNG = np.random.default_rng(0)
+SCALES = np.array([1.0, 5.0, 0.5, 3.0, 2.0])  # the second, fourth and fifth columns vary most
+SAMPLE, NEW = (RNG.normal(size=(1000, 5)) * SCALES for _ in range(2))
+
+
+def refuse(given, total, sample=SAMPLE):
+    refuse_training_rows(torch.from_numpy(given), TrainingSample(torch.from_numpy(sample), total))
+
+
+def rows_with(known, count=100):
+    """Rows of which so many are of the sample."""
+    return np.concatenate([SAMPLE[:known], NEW[: count - known]])
+
+
+def test_the_fewest_that_prove_it():
+    # no two halves of the sample match: chance counts as (0 + 3 + 3) in 500 rows, in 64 steps
+    half = 6 / 500 / 64
+    chance = 100 * (1 - (1 - half) ** 2)
+    assert 4 - chance < 3 + 5 * chance**0.5 < 5 - chance
+    refuse(rows_with(4), 10_000)
+    share = (5 - chance) / 100 * 10_000 / 1000
+    with pytest.raises(QIPFInputError, match=f"About {share:.0%} of the calibration rows"):
+        refuse(rows_with(5), 10_000)
+
+
+def test_the_largest_share_that_may_be_training_rows():
+    refuse(rows_with(20), 1000)
+    with pytest.raises(QIPFInputError, match="About 21% of the calibration rows"):
+        refuse(rows_with(21), 1000)
+    with pytest.raises(QIPFInputError, match="About 100% of the calibration rows"):
+        refuse(rows_with(100), 5000)
+
+
+def test_rows_are_compared_by_the_three_columns_that_vary_most():
+    given = SAMPLE.copy()
+    given[:, [0, 2]] += 1.0
+    with pytest.raises(QIPFInputError, match="training rows"):
+        refuse(given, 1000)
+    for column in (1, 3, 4):
+        given = SAMPLE.copy()
+        given[:, column] += SAMPLE[:, column].std() * 2.0**-15
+        refuse(given, 1000)
+
+
+def test_rounding_of_a_batch_leaves_rows_equal():
+    given = SAMPLE * (1 + 1e-7)
+    with pytest.raises(QIPFInputError, match="About (9|100)"):
+        refuse(given, 1000)
+
+
+def test_equal_rows_of_few_values_are_chance():
+    few = RNG.integers(0, 3, size=(1000, 2)).astype(float)
+    refuse(few, 1000, few)  # half of the sample holds every row of the other half
+
+
+def test_too_few_rows_prove_nothing():
+    refuse(SAMPLE[:1], 1, SAMPLE[:1])
+    refuse(SAMPLE[:0], 1000)
