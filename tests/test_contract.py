@@ -160,6 +160,10 @@ def test_novelty_is_finite_and_of_every_prediction(kind):
     assert torch.isfinite(novelty).all()
 
 
+def prediction_scores(prediction):
+    return prediction.uncertainty, prediction.novelty
+
+
 def test_a_prediction_has_all_parts(kind):
     model, batch = calibrated(kind), kind.batch(30, 5)
     prediction = model(batch)
@@ -173,7 +177,10 @@ def test_a_prediction_has_all_parts(kind):
     assert torch.equal(prediction.accepted, model.accepts(batch))
     layered = kind.name == "LayeredQIPF"
     assert (prediction.probabilities is not None) == layered
-    assert (prediction.p_error is not None) == (prediction.novelty is not None) == layered
+    assert (prediction.p_error is not None) == layered
+    assert torch.equal(prediction.novelty, model.novelty(batch))
+    for found, alone in zip(model.both_scores(batch), prediction_scores(prediction), strict=True):
+        assert torch.equal(found, alone)
     assert [field.name for field in fields(prediction)][:5] == [
         "logits", "predicted", "uncertainty", "p_value", "accepted",
     ]  # fmt: skip
@@ -334,11 +341,23 @@ def test_a_monitor_watches_any_model(kind):
     monitor = ShiftMonitor(model, alpha=0.01)
     usual, shifted = kind.batch(300, 11), 4 * kind.batch(300, 12)
     assert not monitor.update(usual).alarm
-    twin = ShiftMonitor(Calibration(model.calibration_.scores, model.calibration_.wrong))
-    assert not twin.update_scores(model.uncertainty(usual)).alarm
+    assert monitor.score == "novelty"
+    twin = ShiftMonitor(Calibration(model.calibration_.novelty))
+    assert not twin.update_scores(model.novelty(usual)).alarm
     assert monitor.update(shifted).log_evidence == pytest.approx(
-        twin.update_scores(model.uncertainty(shifted)).log_evidence
+        twin.update_scores(model.novelty(shifted)).log_evidence
     )
+
+
+def test_a_monitor_watches_the_uncertainty_if_told_to(kind):
+    model = calibrated(kind)
+    held_out, usual = model.calibration_, kind.batch(300, 11)
+    monitor = ShiftMonitor(model, score="uncertainty")
+    twin = ShiftMonitor(Calibration(held_out.scores, held_out.wrong, held_out.origin))
+    found, expected = monitor.update(usual), twin.update_scores(model.uncertainty(usual))
+    assert found.log_evidence == pytest.approx(expected.log_evidence)
+    # accuracy and abstentions are by the uncertainty, whatever is tested
+    assert ShiftMonitor(model).update(usual).accuracy == found.accuracy == expected.accuracy
 
 
 def test_a_monitor_of_a_model_that_was_calibrated_again_raises(kind):

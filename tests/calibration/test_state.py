@@ -36,6 +36,7 @@ def test_a_calibration_and_a_rule_come_back_exactly(tmp_path, field):
     loaded = qipf.load(tmp_path / "field.qipf")
     np.testing.assert_array_equal(loaded.calibration_.scores, field.calibration_.scores)
     np.testing.assert_array_equal(loaded.calibration_.wrong, field.calibration_.wrong)
+    np.testing.assert_array_equal(loaded.calibration_.novelty, field.calibration_.novelty)
     assert loaded.calibration_.digest == field.calibration_.digest
     assert (loaded.rule_, loaded.detection_) == (field.rule_, field.detection_)
     np.testing.assert_array_equal(loaded.p_values(QUERIES), field.p_values(QUERIES))
@@ -144,6 +145,14 @@ def narrow_scores(forge):
     forge.entries["calibration"].update(dtype="F32", shape=[560])
 
 
+def nan_novelty(forge):
+    forge.array("calibration_novelty")[0] = np.nan
+
+
+def narrow_novelties(forge):
+    forge.entries["calibration_novelty"].update(dtype="F32", shape=[560])
+
+
 def errors_without_scores(forge):
     begin, end = forge.entries.pop("calibration")["data_offsets"]
     del forge.body[begin:end]
@@ -160,8 +169,10 @@ def errors_without_scores(forge):
         (half_wrong, "its held-out errors are not all 0 or 1"),
         (scores_of_two_dimensions, "its held-out scores are float64 of shape (140, 2)"),
         (fewer_errors, "its held-out errors are float32 of shape (140, 2)"),
+        (narrow_novelties, "its held-out novelties are float32 of shape (560,)"),
+        (nan_novelty, "its held-out novelties are not finite"),
         (narrow_scores, "its held-out scores are float32 of shape (560,)"),
-        (errors_without_scores, "it has errors of held-out predictions, but not their scores"),
+        (errors_without_scores, "it has errors or novelties of held-out predictions, but not"),
     ],
 )
 def test_invalid_calibration_sets_are_rejected(tmp_path, valid, change, reason):

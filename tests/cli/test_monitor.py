@@ -28,7 +28,7 @@ def test_verdicts_for_people(monkeypatch, capsys, folder):
     )  # fmt: skip
     first, second = out.splitlines()
     assert re.fullmatch(
-        r"40: no shift detected, p [\d.]+, KS 0\.\d+, more uncertain \d+\.\d%, accuracy 97\.5% "
+        r"40: no shift detected, p [\d.]+, KS 0\.\d+, more novel \d+\.\d%, accuracy 97\.5% "
         r"\(90\.\d% to 100\.0%\), 0 of 40 abstained",
         first,
     )

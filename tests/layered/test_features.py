@@ -106,9 +106,9 @@ def test_every_verb(model, tmp_path):
 @pytest.mark.parametrize("as_input", [np.asarray, torch.from_numpy])
 def test_a_monitor_scores_the_other_rows_of_a_batch_with_nan(model, as_input):
     features, logits, _ = FRESH
-    scores = model.uncertainty(features, logits)
-    scores[[3, 8]] = np.nan
-    expected = ShiftMonitor(model).update_scores(scores)
+    scores = np.stack(model.both_scores(features, logits))
+    scores[:, [3, 8]] = np.nan
+    expected = ShiftMonitor(model).update_scores(*scores)
     features, logits = {name: part.copy() for name, part in features.items()}, logits.copy()
     features["deep"][3, 0], logits[8, 1] = np.inf, np.nan
     features = {name: as_input(part) for name, part in features.items()}

@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import threading
 
 import numpy as np
@@ -177,9 +178,10 @@ def field(uncalibrated):
 
 def test_logits_are_scored_by_the_model(field):
     stream = make_logits(100, seed=5)
-    by_logits, by_uncertainty = (ShiftMonitor(field, rule=np.isfinite) for _ in range(2))
-    expected = by_uncertainty.update_scores(field.uncertainty(stream.numpy()))
+    by_logits, by_scores = (ShiftMonitor(field, rule=np.isfinite) for _ in range(2))
+    expected = by_scores.update_scores(*field.both_scores(stream.numpy()))
     assert by_logits.update(stream) == expected
+    assert expected.score == "novelty"
     corrupted = stream.numpy().copy()
     corrupted[3, 0], corrupted[7, 1] = np.nan, np.inf
     assert by_logits.update(corrupted).abstained == 2
@@ -236,13 +238,13 @@ def test_scores_off_by_the_rounding_of_a_batch_raise_no_alarm(rng):
 
 def test_the_rule_is_never_called_with_nan_and_only_once(field):
     """Warnings are errors here: called with NaN, an accept rule would warn."""
-    monitor = ShiftMonitor(field)
+    monitor = ShiftMonitor(field, score="uncertainty")
     verdict = monitor.update_scores([np.nan])
     assert (verdict.seen, verdict.abstained, verdict.window.abstained) == (1, 1, 1)
     assert monitor.update_scores([np.nan, 0.0, np.inf]).abstained == 3
     calls = []
     counted = ShiftMonitor(field, rule=lambda u: calls.append(list(u)) or u < 0.5)
-    assert counted.update_scores([0.25, np.nan, 0.75]).abstained == 2
+    assert counted.update_scores([0.25, np.nan, 0.75], [1.0, np.nan, np.nan]).abstained == 2
     assert calls == [[0.25, 0.75]]
 
 
@@ -257,9 +259,9 @@ def test_a_failing_rule_counts_nothing(rng):
 
 
 def test_the_model_s_own_rule_is_the_default(field):
-    stream = field.uncertainty(make_logits(100, seed=6).numpy())
-    verdict = ShiftMonitor(field).update_scores(stream)
-    assert verdict.abstained == int((~field.rule_(stream)).sum())
+    scores = field.both_scores(make_logits(100, seed=6).numpy())
+    verdict = ShiftMonitor(field).update_scores(*scores)
+    assert verdict.abstained == int((~field.rule_(scores[0])).sum())
     assert verdict.accuracy is not None
 
 
@@ -272,6 +274,9 @@ def test_the_model_s_own_rule_is_the_default(field):
         ({"alpha": "0.1"}, "alpha must lie between 0 and 1, got '0.1'"),
         ({"window": 0}, "window must be an integer from 1 to 1048576, got 0"),
         ({"window": 2.5}, "window must be an integer from 1 to 1048576, got 2.5"),
+        ({"score": "doubt"}, "Unknown score 'doubt'"),
+        ({"score": ["novelty"]}, "Unknown score"),
+        ({"score": "novelty"}, "This calibration set has no novelties"),
         ({"random_state": -1}, "random_state must be an integer ≥ 0, got -1"),
     ],
 )
@@ -288,10 +293,12 @@ def test_invalid_input_is_rejected_and_not_counted(field):
         (lambda: monitor.update([[1.0]]), "made from a Calibration"),
         (lambda: monitor.update_scores([[1.0]]), "one dimension"),
         (lambda: own.update([["a"]]), "real numbers"),
+        (lambda: own.update_scores([1.0]), "tests the novelty"),
+        (lambda: own.update_scores([1.0, 2.0], [1.0]), "shape of uncertainty, (2,); got (1,)"),
         (lambda: own.update([[1.0], [1.0, 2.0]]), "not an array of numbers"),
         (lambda: own.update(np.full((2, 3), np.nan)), "rows of 10 numbers"),
     ]:
-        with pytest.raises(QIPFInputError, match=message):
+        with pytest.raises(QIPFInputError, match=re.escape(message)):
             call()
     assert (monitor.seen, own.seen) == (0, 0)
 
@@ -306,11 +313,11 @@ def test_a_batch_with_nan_is_counted_and_the_rest_of_it_scored(layered):
     model = qipf.LayeredQIPF(net) if layered else qipf.wrap(net)
     model.fit(batches[:3]).calibrate(batches[3:])
     new = torch.randn(20, 4)
-    expected = model.uncertainty(new).double()
+    expected = torch.stack(model.both_scores(new)).double()
     new[[3, 17]] = torch.nan
-    expected[[3, 17]] = torch.nan
+    expected[:, [3, 17]] = torch.nan
     monitor, other = ShiftMonitor(model), ShiftMonitor(model)
-    assert monitor.update(new) == other.update_scores(expected)
+    assert monitor.update(new) == other.update_scores(*expected)
     assert (monitor.seen, monitor.verdict().abstained) == (20, 2)
     assert monitor.update(torch.full((5, 4), torch.nan)).abstained == 7
     with pytest.raises(QIPFInputError, match="2 rows with NaN or inf"):

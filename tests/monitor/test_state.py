@@ -117,7 +117,7 @@ START = {
 INVALID = {
     "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
     "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
-    "version": ({"format_version": 4}, {}, "a newer qipf wrote it"),
+    "version": ({"format_version": 5}, {}, "a newer qipf wrote it"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "its header is ['abstained'"),
     "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['best'"),
@@ -125,6 +125,8 @@ INVALID = {
     "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2. Try 0.01."),
     "window": ({"window": 10**12}, {}, "window must be an integer from 1 to 1048576, got 1000"),
     "seed": ({"random_state": "0"}, {}, "random_state must be an integer ≥ 0, got '0'."),
+    "score": ({"score": "sky"}, {}, "its score is 'sky'"),
+    "no such score": ({"score": "novelty"}, {}, "This calibration set has no novelties"),
     "notes": ({"notes": {"a": [1]}}, {}, "its notes are not integers and strings"),
     "seen": ({"seen": 24}, {}, "its counts do not add up"),
     "negative": ({"seen": -1}, {}, "it counts 0 abstained of -1"),
@@ -144,7 +146,7 @@ INVALID = {
     "refused": ({}, {"refused": np.full(10, 2.0)}, "abstained predictions of its window"),
     "more refused": ({}, {"refused": np.ones(10)}, "abstained predictions of its window"),
     "refused shape": ({}, {"refused": np.zeros(9)}, "its array 'refused' is float64 of shape (9,)"),
-    "accepted nan": ({}, {"recent": np.full(10, np.nan)}, "abstained predictions of its window"),
+    "accepted nan": ({}, {"uncertainty": np.full(10, np.nan)}, "abstained predictions of its window"),
     "inf": ({}, {"stakes": np.full(M, np.inf)}, "its martingale holds NaN or inf"),
     "start": ({}, {"best_start": np.full(M, 25.0)}, "its martingale is impossible"),
     "peak": ({}, {"evidence": np.array([3.0, 2.0])}, "its martingale is impossible"),
@@ -204,8 +206,8 @@ def test_a_failed_save_leaves_the_file_before_it(path, calibration, monkeypatch)
 
 def close(found, expected):
     """Counts and words are the same; the last digits of numbers may be another machine's."""
-    # verdicts before version 3 say nothing about the first window
-    assert found.keys() - {"start"} == expected.keys() - {"start"}
+    # verdicts before version 3 say nothing about the first window, nor before 4 what was tested
+    assert found.keys() - {"start", "score"} == expected.keys() - {"start", "score"}
     for name, value in expected.items():
         if isinstance(value, dict):
             close(found[name], value)
@@ -218,9 +220,12 @@ def close(found, expected):
 @pytest.mark.parametrize("path", sorted(STORED.glob("monitor-v*.qipf")), ids=lambda path: path.stem)
 def test_stored_states_stay_loadable(path):
     told = json.loads(path.with_suffix(".verdicts").read_text())
-    monitor = ShiftMonitor.load(path, watched_field())
+    version = int(path.stem[-1])
+    monitor = ShiftMonitor.load(path, watched_field(version))
+    assert monitor.score == ("novelty" if version > 3 else "uncertainty")
     assert (monitor.alpha, monitor.window, monitor.random_state) == (0.05, 30, 7)
     assert monitor.notes == told["notes"]
     close(monitor.verdict().as_dict(), told["verdict"])
     assert told["verdict"]["alarm"]
-    close(monitor.update_scores(told["more"]).as_dict(), told["verdict_after_more"])
+    more = np.atleast_2d(told["more"])  # two rows since version 4
+    close(monitor.update_scores(*more).as_dict(), told["verdict_after_more"])

@@ -237,7 +237,7 @@ def loaded(path, name):
     if kind == "features":
         return features_loaded(path)
     if kind == "monitor":
-        return monitor_loaded(path)
+        return monitor_loaded(path, int(name[-1]))
     found = load_field(path) if kind == "model" else qipf.load(path)
     if isinstance(found, AcceptRule):
         mask = found(np.array([0.1, 1.0, 10.0]))
@@ -296,13 +296,13 @@ def layers_loaded(path):
 watched = functools.cache(watched_field)
 
 
-def monitor_loaded(path):
-    monitor = ShiftMonitor.load(path, watched())
+def monitor_loaded(path, version):
+    monitor = ShiftMonitor.load(path, watched(version))
     # the notes too, from which a watch resumes
     watch = Watch(monitor, LineSource(None), None, print, print)
     assert watch.monitor is monitor
     before = monitor.seen
-    for verdict in (monitor.verdict(), monitor.update_scores([0.1, np.nan, 1e300, 0.5])):
+    for verdict in (monitor.verdict(), monitor.update_scores(*[[0.1, np.nan, 1e300, 0.5]] * 2)):
         assert 0 <= verdict.p_value <= 1
         assert not math.isnan(verdict.log_evidence)
         assert 0 <= verdict.abstained <= verdict.seen

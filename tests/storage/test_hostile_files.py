@@ -37,7 +37,7 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
     kinds = {name.rsplit("-", 1)[0] for name in told["files"]}
     assert kinds == {
         "field", "weighted", "model", "layers", "condensed", "calibrated", "rule", "monitor",
-        "entropy", "features",
+        "entropy", "features", "novelty",
     }  # fmt: skip
     for name in told["files"]:  # both endings occurred, on every file
         assert told["endings"][f"{name} loaded"] >= 3

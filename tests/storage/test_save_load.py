@@ -159,8 +159,9 @@ KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condense
 
 def test_every_kind_of_every_version_has_its_file():
     names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
-    names |= {"features-v5", "entropy-v5"}  # new in version 5
-    assert {path.stem for path in STORED.glob("*.qipf")} == {*names, "monitor-v2", "monitor-v3"}
+    names |= {"features-v5", "entropy-v5", "novelty-v5"}  # new in version 5
+    names |= {f"monitor-v{version}" for version in (2, 3, 4)}
+    assert {path.stem for path in STORED.glob("*.qipf")} == names
     assert set(schema.KINDS) <= {*KINDS, "features", "monitor"}
     assert load_field(STORED / "entropy-v5.qipf").score_ == "entropy"
     for version in (3, 4, 5):
@@ -207,6 +208,8 @@ def assert_scores(model, expected, *queries):
     np.testing.assert_allclose(
         model.uncertainty(*queries), expected["uncertainty"], rtol=1e-4, atol=1e-5
     )
+    if "novelty" in expected:
+        np.testing.assert_allclose(model.novelty(*queries), expected["novelty"], rtol=1e-5)
     if "accepted" in expected:
         np.testing.assert_allclose(model.p_values(*queries), expected["p_values"], atol=1e-9)
         np.testing.assert_array_equal(model.accepts(*queries), expected["accepted"])

@@ -124,26 +124,31 @@ def calibrated() -> qipf.QIPF:
     return field
 
 
-def watched_field() -> qipf.QIPF:
-    """The field of the monitor's state: a stored one, so that its digest is the same everywhere."""
-    return qipf.load(HERE / "calibrated-v4.qipf")
+def watched_field(version: int = monitor_state.FORMAT_VERSION) -> qipf.QIPF:
+    """The field of a monitor's state: a stored one, so that its digest is the same everywhere.
+
+    States up to version 3 are of the uncertainty, and their field has no novelties.
+    """
+    return qipf.load(HERE / ("novelty-v5.qipf" if version > 3 else "calibrated-v4.qipf"))
 
 
 def write_monitor() -> None:
     """A monitor in mid-stream, after an alarm, with its verdicts then and after more."""
     field, random = watched_field(), np.random.default_rng(0)
     monitor = qipf.ShiftMonitor(field, alpha=0.05, window=30, random_state=7)
-    scores = field.calibration_.scores
-    monitor.update_scores(random.choice(scores, 60))
-    monitor.update_scores(np.append(random.choice(scores[-60:], 40), np.nan))
+    held_out = field.calibration_
+    scores = np.stack([held_out.scores, held_out.novelty])
+    monitor.update_scores(*random.choice(scores, 60, axis=1))
+    high = scores[:, held_out.novelty.argsort()[-60:]]
+    monitor.update_scores(*np.c_[random.choice(high, 40, axis=1), [np.nan, np.nan]])
     monitor.notes = {"input": "standard input", "line": 104, "bad_lines": 3, "verdicts": 4}
     path = HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf"
     monitor.save(path)
-    more = random.choice(scores, 50)
+    more = random.choice(scores, 50, axis=1)
     answers = {
         "verdict": monitor.verdict().as_dict(),
         "more": more.tolist(),
-        "verdict_after_more": monitor.update_scores(more).as_dict(),
+        "verdict_after_more": monitor.update_scores(*more).as_dict(),
         "notes": monitor.notes,
     }
     path.with_suffix(".verdicts").write_text(json.dumps(answers, allow_nan=False))
@@ -162,6 +167,7 @@ def main() -> None:
         "calibrated": field,
         "rule": field.rule_,
         "entropy": by_entropy(),
+        "novelty": field,
     }
     for name, thing in saved.items():
         path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"
@@ -171,8 +177,9 @@ def main() -> None:
         judge = thing.field if name == "model" else thing
         rows = queries[:, : judge.n_features_in_]
         answers = {"queries": rows, "uncertainty": judge.uncertainty(rows)}
-        if name == "calibrated":
+        if name in ("calibrated", "novelty"):
             answers |= {"p_values": judge.p_values(queries), "accepted": judge.accepts(queries)}
+            answers["novelty"] = judge.novelty(queries)
         np.savez_compressed(path.with_suffix(".npz"), **answers)
     write_layered()
     write_features()

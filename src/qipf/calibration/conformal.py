@@ -11,10 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from qipf.calibration.quantization import highest, rounded
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.scores import checked_flags, checked_scores, finite_scores
+
+#: What predictions can be ranked by.
+SCORES = ("uncertainty", "novelty")
 
 #: Largest number of scores that are kept (8 MiB); p-values go down to one in a million.
 MOST_SCORES = 2**20
@@ -41,11 +44,13 @@ class Calibration:
         part of exchangeable scores is exchangeable, so the p-values stay exact.
     wrong : (n,) booleans, where the model erred on them; optional, for `qipf.calibration.accuracy`.
     origin : constant in the scores that is subtracted before they are rounded.
+    novelty : (n,) of the same predictions; optional, to rank others by their novelty.
 
     Attributes
     ----------
     scores : (n,) the scores, sorted, float64.
     wrong : (n,) booleans in the same order, or None.
+    novelty : (n,) novelties in the same order, or None.
 
     Examples
     --------
@@ -56,16 +61,25 @@ class Calibration:
 
     scores: NDArray[np.float64]
     wrong: NDArray[np.bool_] | None
+    novelty: NDArray[np.float64] | None
 
-    def __init__(self, scores: Any, wrong: Any = None, origin: float = 0.0) -> None:
+    def __init__(
+        self, scores: Any, wrong: Any = None, origin: float = 0.0, novelty: Any = None
+    ) -> None:
         values = finite_scores(scores, "scores")
         flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
+        others = None if novelty is None else finite_scores(novelty, "novelty")
+        if others is not None and others.shape != values.shape:
+            raise QIPFInputError(
+                f"novelty must have shape {values.shape}, one per score, got {others.shape}."
+            )
+        kept = np.arange(len(values))
         if len(values) > MOST_SCORES:
             kept = np.random.default_rng(0).choice(len(values), MOST_SCORES, replace=False)
-            values, flags = values[kept], None if flags is None else flags[kept]
-        order = np.argsort(values, kind="stable")
-        self.scores, self.origin = values[order], origin
-        self.wrong = None if flags is None else flags[order]
+        kept = kept[np.argsort(values[kept], kind="stable")]
+        self.scores, self.origin = values[kept], origin
+        self.wrong = None if flags is None else flags[kept]
+        self.novelty = None if others is None else others[kept]
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -133,9 +147,31 @@ class Calibration:
         """Scores as they are compared with `rounded_scores`."""
         return rounded(scores, self.origin)
 
+    def ranked_by(self, score: str) -> "Calibration":
+        """The same predictions, ranked by their ``"uncertainty"`` or their ``"novelty"``.
+
+        >>> held_out = Calibration([0.1, 0.2, 0.3], novelty=[7.0, 5.0, 6.0])
+        >>> held_out.ranked_by("novelty").scores.tolist()
+        [5.0, 6.0, 7.0]
+        """
+        if score not in SCORES:
+            raise unknown_name("score", score, SCORES)
+        if score == "uncertainty":
+            return self
+        if self.novelty is None:
+            raise QIPFInputError(
+                "This calibration set has no novelties: an earlier version or a Calibration of "
+                "uncertainties alone made it. Call calibrate() again, or use score='uncertainty'."
+            )
+        return self._by_novelty
+
+    @cached_property
+    def _by_novelty(self) -> "Calibration":
+        return Calibration(self.novelty, self.wrong)
+
     @cached_property
     def digest(self) -> str:
-        """Digest of the scores and errors.
+        """Digest of the scores, errors and novelties.
 
         >>> Calibration([1.0, 2.0]).digest == Calibration([2.0, 1.0]).digest
         True
@@ -143,6 +179,8 @@ class Calibration:
         digest = hashlib.blake2b(self.scores.astype("<f8").tobytes(), digest_size=16)
         if self.wrong is not None:
             digest.update(np.packbits(self.wrong).tobytes())
+        if self.novelty is not None:
+            digest.update(self.novelty.astype("<f8").tobytes())
         return digest.hexdigest()
 
 

@@ -42,15 +42,14 @@ class Prediction:
 
 
 class CalibrationMixin(Snapshots):
-    """Decisions of a fitted model, from the uncertainties of a calibration set.
+    """Decisions of a fitted model, from the scores of a calibration set.
 
-    A model defines `uncertainty`, `_require_fitted`, `facts` (lines of the summary),
-    `state` (header and arrays of its file) and `from_state`, and
-    calls `_set_calibration` with the scores of held-out predictions.
+    A model defines `uncertainty`, `novelty`, `both_scores`, `_require_fitted`, `facts` (lines of
+    the summary), `state` (header and arrays of its file) and `from_state`, and calls `_set_calibration` with the scores of held-out predictions.
 
     Attributes
     ----------
-    calibration_ : uncertainties of the calibration set; None before `calibrate`.
+    calibration_ : scores of the calibration set; None before `calibrate`.
     detection_ : how well the errors of the calibration set are detected; None without errors.
     rule_ : the last rule that `accept_rule` made; None before.
     """
@@ -96,9 +95,13 @@ class CalibrationMixin(Snapshots):
         return self.rule_
 
     def _set_calibration(
-        self, uncertainty: Tensor, wrong: Tensor | None, logits: Tensor | None
+        self,
+        scores: tuple[Tensor, Tensor],  # uncertainty and novelty
+        wrong: Tensor | None,
+        logits: Tensor | None,
     ) -> None:
-        calibration = Calibration(uncertainty, wrong, self.score_origin())
+        uncertainty, novelty = scores
+        calibration = Calibration(uncertainty, wrong, self.score_origin(), novelty)
         detection = None if wrong is None else error_detection(uncertainty, wrong, logits)
         with self._decisions()._changed() as model:
             model.calibration_, model.detection_ = calibration, detection

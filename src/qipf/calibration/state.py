@@ -18,7 +18,7 @@ from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
 
 #: Arrays that a calibrated model adds to a file.
-ARRAYS = {"calibration", "calibration_wrong", "training"}
+ARRAYS = {"calibration", "calibration_wrong", "calibration_novelty", "training"}
 
 
 def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
@@ -29,6 +29,8 @@ def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
         arrays["calibration"] = held_out.scores
         if held_out.wrong is not None:
             arrays["calibration_wrong"] = held_out.wrong.astype(np.float32)
+        if held_out.novelty is not None:
+            arrays["calibration_novelty"] = held_out.novelty
     training = model.training_sample()
     if training is not None:
         arrays["training"] = training.rows.detach().cpu().numpy()
@@ -44,8 +46,8 @@ def restore_calibration(
     """Set a model's calibration set, error detection and accept rule from a file's content."""
     if "calibration" in arrays:
         model.calibration_ = _calibration(path, arrays, model.score_origin())
-    elif "calibration_wrong" in arrays:
-        refuse(path, "it has errors of held-out predictions, but not their scores")
+    elif {"calibration_wrong", "calibration_novelty"} & set(arrays):
+        refuse(path, "it has errors or novelties of held-out predictions, but not their scores")
     if "training" in arrays:
         model._training = _training(path, arrays["training"], header.get("training_rows"))
     if header["rule"] is not None:
@@ -81,7 +83,13 @@ def _calibration(path: str, arrays: Arrays, origin: float) -> Calibration:
             refuse(path, f"its held-out errors are {wrong.dtype} of shape {wrong.shape}")
         if not np.isin(wrong, (0, 1)).all():
             refuse(path, "its held-out errors are not all 0 or 1")
-    return Calibration(scores, wrong, origin)
+    novelty = arrays.get("calibration_novelty")
+    if novelty is not None:
+        if novelty.dtype != np.float64 or novelty.shape != scores.shape:
+            refuse(path, f"its held-out novelties are {novelty.dtype} of shape {novelty.shape}")
+        if not np.isfinite(novelty).all():
+            refuse(path, "its held-out novelties are not finite")
+    return Calibration(scores, wrong, origin, novelty)
 
 
 def _training(path: str, rows: Any, total: Any) -> TrainingSample:

@@ -35,6 +35,13 @@ def monitor(
         float | None,
         Option(help="Maximum probability of any false alarm. Default: 0.01, or the state's value."),
     ] = None,
+    score: Annotated[
+        str | None,
+        Option(
+            help="What is tested: novelty or uncertainty. Default: the state's choice, or novelty "
+            "if the model file has novelties of held-out predictions."
+        ),
+    ] = None,
     form: Annotated[
         str, Option("--format", help="csv, jsonl, or auto: detect it from the first line.")
     ] = "auto",
@@ -72,7 +79,8 @@ def monitor(
     The model must be calibrated (fit --calibrate, or qipf calibrate). Reads lines of logits and
     prints one verdict per window: the evidence of a shift, an alarm (the probability of any false
     alarm is at most alpha, however long the stream), the change point, how the window differs, and
-    its estimated accuracy. A line is comma-separated numbers, or JSON: a list, or an object with a
+    its estimated accuracy. The evidence is that of the novelty, or with --score of the
+    uncertainty. A line is comma-separated numbers, or JSON: a list, or an object with a
     list. Lines without finite logits (NaN, inf, null, or unreadable) are bad lines: they are
     reported, counted and skipped.
 
@@ -99,7 +107,7 @@ def monitor(
         if state is not None:
             checked_output(state, inputs=[model, *([path] if path else [])])
             stack.enter_context(locked_file(state))
-        shift_monitor = _new_or_saved(model, state, window, alpha)
+        shift_monitor = _new_or_saved(model, state, window=window, alpha=alpha, score=score)
         before = shift_monitor.seen
         signals = stack.enter_context(_signals())
         source = stack.enter_context(LineSource(path, follow, lambda: bool(signals)))
@@ -148,9 +156,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _new_or_saved(
-    path: Path, state: Path | None, window: int | None, alpha: float | None
-) -> "ShiftMonitor":
+def _new_or_saved(path: Path, state: Path | None, **options: Any) -> "ShiftMonitor":
     from qipf.monitor.monitor import ShiftMonitor
     from qipf.storage.save_load import load_field
 
@@ -160,9 +166,9 @@ def _new_or_saved(
             f"{path} is not calibrated, so there is nothing to compare a stream with. Calibrate "
             f"it: qipf calibrate {path} held_out.npz."
         )
-    given = {name: x for name, x in (("window", window), ("alpha", alpha)) if x is not None}
+    given = {name: value for name, value in options.items() if value is not None}
     if state is None or not state.exists():
-        return ShiftMonitor(model, **given)  # type: ignore[arg-type]
+        return ShiftMonitor(model, **given)
     saved = ShiftMonitor.load(state, model)
     for name, value in given.items():
         if value != getattr(saved, name):
@@ -186,7 +192,7 @@ def _line(report: "Report") -> str:
         f"{verdict.seen:,}: {result}",
         f"p {verdict.p_value:.2g}",
         f"KS {window.ks:.3f}",
-        f"more uncertain {window.superiority:.1%}",
+        f"more {'novel' if verdict.score == 'novelty' else 'uncertain'} {window.superiority:.1%}",
     ]
     if accuracy is not None:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"

@@ -286,7 +286,7 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
     # ------------------------------------------------------------------ decisions
 
     def calibrate(self, X: Any, y: Any = None, *, wrong: Any = None) -> "Self":
-        """Keep the uncertainties of held-out predictions, for p-values and accept rules.
+        """Keep the scores of held-out predictions, for p-values, accept rules and monitors.
 
         The predictions must not be among those the field was fitted on or tuned with. Fitting
         again drops them.
@@ -303,7 +303,7 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         except LabelValueError as error:
             raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
         self._refuse_training_rows(rows)
-        self._set_calibration(self._uncertainty(rows), errors, rows if wrong is None else None)
+        self._set_calibration(self._both(rows), errors, rows if wrong is None else None)
         return self
 
     # ------------------------------------------------------------------ files

@@ -15,7 +15,7 @@ from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
 from qipf.field.kernel import field_of
 from qipf.field.potential import bare_modes, curvature
-from qipf.validation.arrays import array_method, checked_rows
+from qipf.validation.arrays import array_method, as_given, checked_rows
 from qipf.validation.labels import are_probabilities, class_logits
 
 #: Predictions whose modes are computed at a time, by type of device.
@@ -88,6 +88,12 @@ class FittedField(CalibrationMixin):
         """
         return -self._moments(X).log_density
 
+    @on_snapshot
+    def both_scores(self, X: Any) -> tuple[Any, Any]:  # (n, d) -> (n,), (n,)
+        """Uncertainty and novelty of each prediction, from one evaluation of the field."""
+        uncertainty, novelty = self._both(self._checked(X))
+        return as_given(uncertainty, X), as_given(novelty, X)
+
     @array_method
     def score_samples(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
         """Minus the uncertainty: higher is more usual, as in scikit-learn."""
@@ -118,9 +124,11 @@ class FittedField(CalibrationMixin):
 
     @on_snapshot
     def __call__(self, X: Any) -> Prediction:
-        """Predicted class, uncertainty and decisions for logits; see `Prediction`."""
+        """Predicted class, uncertainty, novelty and decisions for logits; see `Prediction`."""
         rows = self._checked(X)
-        return prediction_as(self._prediction(class_logits(rows), self._uncertainty(rows)), X)
+        uncertainty, novelty = self._both(rows)
+        found = self._prediction(class_logits(rows), uncertainty, novelty=novelty)
+        return prediction_as(found, X)
 
     @array_method
     def p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
@@ -160,15 +168,30 @@ class FittedField(CalibrationMixin):
     def _uncertainty(self, rows: Tensor) -> Tensor:
         if self.score_ == "entropy":
             return entropy_of(rows, self.probabilities_)
+        return self._both(rows)[0]
+
+    def _both(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Uncertainty and novelty (n,) from one evaluation of the field."""
         size = ROWS_PER_BLOCK.get(rows.device.type, ROWS_PER_BLOCK["cpu"])
         if rows.shape[0] <= size:
-            return self._modes(rows).mean(1)
+            return self._both_of_block(rows)
         # block by block, so that a million rows take no more memory than their scores
-        parts = blocks(rows.shape[0], size)
-        return torch.cat([self._modes(rows[part]).mean(1) for part in parts])
+        parts = [self._both_of_block(rows[part]) for part in blocks(rows.shape[0], size)]
+        uncertainty, novelty = (torch.cat(values) for values in zip(*parts, strict=True))
+        return uncertainty, novelty
+
+    def _both_of_block(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        moments = self._moments(rows)
+        if self.score_ == "entropy":
+            uncertainty = entropy_of(rows, self.probabilities_)
+        else:
+            uncertainty = self._modes_at(moments, rows).mean(1)
+        return uncertainty, -moments.log_density
 
     def _modes(self, rows: Tensor) -> Tensor:
-        moments = self._moments(rows)
+        return self._modes_at(self._moments(rows), rows)
+
+    def _modes_at(self, moments: Moments, rows: Tensor) -> Tensor:
         few = rows.shape[0] <= FEW_ROWS and rows.device.type == "cpu" and not rows.requires_grad
         bare = bare_modes(
             moments, self.bandwidth_, self.orders, self.softening, self.normalization, in_numpy=few

@@ -200,13 +200,18 @@ class FeatureQIPF(LayeredModel):
     @on_snapshot
     def uncertainty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
-        return as_given(self._uncertainty(self._checked(features, logits)), logits)
+        return as_given(self._both(self._checked(features, logits))[0], logits)
 
     @on_snapshot
     def novelty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Novelty of each input; higher is less like the training data."""
-        given = self._checked(features, logits)
-        return as_given(self._row_scores(given.logits, given.rows).novelty, logits)
+        return as_given(self._both(self._checked(features, logits))[1], logits)
+
+    @on_snapshot
+    def both_scores(self, features: Features, logits: Any) -> tuple[Any, Any]:  # (n,), (n,)
+        """Uncertainty and novelty of each prediction, from one evaluation of the fields."""
+        found = self._both(self._checked(features, logits))
+        return as_given(found[0], logits), as_given(found[1], logits)
 
     @on_snapshot
     def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
@@ -239,7 +244,7 @@ class FeatureQIPF(LayeredModel):
         return self._explained(given.logits, given.rows, *found, int(nearest))
 
     def calibrate(self, features: Features, logits: Any, labels: Any = None) -> "Self":
-        """Keep the uncertainties of held-out data, for p-values and accept rules.
+        """Keep the scores of held-out data, for p-values, accept rules and monitors.
 
         With labels for `accept_rule` and accuracy estimates. The data must not have been used to
         train the classifier or to fit the model.
@@ -249,11 +254,13 @@ class FeatureQIPF(LayeredModel):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
         wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
         self._refuse_training_rows(class_logits(given.logits))
-        self._set_calibration(self._uncertainty(given).cpu(), wrong, given.logits.cpu())
+        uncertainty, novelty = self._both(given)
+        self._set_calibration((uncertainty.cpu(), novelty.cpu()), wrong, given.logits.cpu())
         return self
 
-    def _uncertainty(self, given: Predictions) -> Tensor:  # (n,)
-        return self._row_scores(given.logits, given.rows).uncertainty
+    def _both(self, given: Predictions) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+        found = self._row_scores(given.logits, given.rows)
+        return found.uncertainty, found.novelty
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()
@@ -291,7 +298,7 @@ class FeatureQIPF(LayeredModel):
         few = self._few(example)
         program, metadata = self._traced(few, rule)
         feeds = self._inputs(few)
-        cases = [(feeds, expected(self._uncertainty(few), None))] if check else []
+        cases = [(feeds, expected(self._both(few)[0], None))] if check else []
         return write_onnx(program, feeds, metadata, path, cases)
 
     def export(

@@ -165,16 +165,6 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             )
 
     @on_snapshot
-    def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
-        """Log-odds of a perturbed input rather than a clean one; high for unusual inputs.
-
-        From the energy of the logits and the layers' log densities.
-        """
-        found = self._scored(self._arguments(inputs, options)).novelty
-        assert found is not None
-        return found
-
-    @on_snapshot
     def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         return self._evaluate(self._arguments(inputs, options))[3]
@@ -199,7 +189,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     def _scores(self, example: Example) -> Scores:
         logits, rows = self._read(example)
         found = self._row_scores(logits, rows)
-        return Scores(logits, found.uncertainty, found.probabilities, found.p_error, found.novelty)
+        return Scores(logits, found.uncertainty, found.novelty, found.probabilities, found.p_error)
 
     def _task_of(self, output: Tensor) -> Task:
         return Task("multiclass")

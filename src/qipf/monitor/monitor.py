@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
-from qipf.calibration.conformal import Calibration, calibration_of
+from qipf.calibration.conformal import SCORES, Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
 from qipf.locks import Lock
@@ -49,6 +49,7 @@ class Verdict:
     window: WindowStatistics  # the last predictions compared with the held-out ones
     start: WindowStatistics | None  # the first window, likewise; None until it is complete
     accuracy: AccuracyEstimate | None  # of the window; None without labelled held-out predictions
+    score: str  # what was tested: novelty or uncertainty
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -58,13 +59,17 @@ class Verdict:
 class ShiftMonitor:
     r"""Anytime-valid test of whether a stream is still like the held-out data.
 
-    Every prediction is ranked among the held-out uncertainties and the stream's own past, which
+    Every prediction is ranked among the held-out scores and the stream's own past, which
     gives independent and uniform p-values while stream and held-out data are exchangeable, for any
     size of the held-out set (`qipf.monitor.online_p_values`). A test martingale measures the
     evidence against that (`qipf.monitor.martingale`). The probability that it ever reaches
     :math:`1/\alpha`, over an unbounded stream and checked after every prediction, is at most
-    :math:`\alpha`; when it does, the alarm is raised. It detects uncertainties that are unusually
+    :math:`\alpha`; when it does, the alarm is raised. It detects scores that are unusually
     high, unusually low, spread out or concentrated, starting at any time.
+
+    The score is the novelty, which notices most shifts sooner than the uncertainty: a shift makes
+    inputs unusual before it makes predictions doubtful. Abstentions and the estimated accuracy
+    are by the uncertainty in either case.
 
     Assumptions: the held-out predictions were used neither to fit the model nor to train the
     network, and the stream is exchangeable. Frames of one film, or a stream sorted by class, are
@@ -79,24 +84,28 @@ class ShiftMonitor:
     Several threads may add predictions at once: each batch is added whole.
 
     Memory does not grow with the stream: counts in at most 1024 bins, the martingale, the window.
-    The same uncertainties give the same verdict, bit for bit, one by one or in batches. So do the
-    same logits, unless the last bits of a row's uncertainty depend on the batch: quantization
+    The same scores give the same verdict, bit for bit, one by one or in batches. So do the
+    same logits, unless the last bits of a row's score depend on the batch: quantization
     (`qipf.calibration.quantization`) removes such differences, except for the rare score at the
     boundary between two steps.
 
     Parameters
     ----------
     model : a calibrated model, that is an object with ``uncertainty(batch)`` and ``calibration_``
-        (after ``calibrate``), or a `qipf.calibration.conformal.Calibration`.
+        (after ``calibrate``), and with ``both_scores(batch)`` if its calibration set has
+        novelties; or a `qipf.calibration.conformal.Calibration`.
     alpha : upper bound of the probability of any false alarm.
     window : number of last predictions that are compared with the held-out ones.
     rule : accept rule as returned by `accept_rule` (uncertainties in, boolean mask out); by default
         the model's own, if it has one. Predictions that it rejects are counted as abstained. NaN
         and inf always are.
     random_state : seed of the random numbers that break ties.
+    score : what is tested: ``"novelty"``, ``"uncertainty"``, or ``"auto"``: the novelty if the
+        calibration set has novelties, as that of every model has.
 
     Attributes
     ----------
+    score : ``"novelty"`` or ``"uncertainty"``.
     model_digest : identifies the model and its calibration.
     notes : integers and strings of your own, saved with the state.
 
@@ -118,8 +127,11 @@ class ShiftMonitor:
         window: int = 1000,
         rule: Callable[[Any], Any] | None = None,
         random_state: int = 0,
+        score: str = "auto",
     ) -> None:
         self.calibration = calibration_of(model)
+        self.score = _chosen(score, self.calibration)
+        self._reference = self.calibration.ranked_by(self.score)
         self.model = None if isinstance(model, Calibration) else model
         self.alpha, self.window, self.random_state = _checked(alpha, window, random_state)
         self.rule = getattr(self.model, "rule_", None) if rule is None else rule
@@ -130,9 +142,10 @@ class ShiftMonitor:
         )
         self._lock = Lock()
         self._state = State(
-            OnlinePValues(self.calibration, self.random_state),
+            OnlinePValues(self._reference, self.random_state),
             Martingale(),
             recent=np.empty(0),
+            uncertainty=np.empty(0),
             abstained_recent=np.empty(0, bool),
         )
 
@@ -141,19 +154,39 @@ class ShiftMonitor:
         """Number of predictions so far."""
         return self._state.martingale.count
 
-    def update_scores(self, uncertainty: Any) -> Verdict:
-        """Add predictions, one or many, by their uncertainties; NaN ranks highest.
+    def update_scores(self, uncertainty: Any, novelty: Any = None) -> Verdict:
+        """Add predictions, one or many, by their scores; NaN ranks highest.
 
-        Every call computes the whole verdict, which takes longer than adding a prediction: where
-        there are many predictions, pass them in batches.
+        A monitor of the novelty needs both, ``*model.both_scores(inputs)``; one of the uncertainty
+        takes that alone, and ignores a novelty. Every call computes the whole verdict, which takes
+        longer than adding a prediction: where there are many predictions, pass them in batches.
         """
-        scores = checked_scores(uncertainty, "uncertainty")
-        mask = self._abstained(scores)
+        uncertainty = checked_scores(uncertainty, "uncertainty")
+        scores = uncertainty
+        if self.score == "novelty":
+            if novelty is None:
+                raise QIPFInputError(
+                    "This monitor tests the novelty: call update_scores(*model.both_scores(inputs))"
+                    ", or make it with score='uncertainty'."
+                )
+            scores = checked_scores(novelty, "novelty")
+            if scores.shape != uncertainty.shape:
+                raise QIPFInputError(
+                    f"novelty must have the shape of uncertainty, {uncertainty.shape}; got "
+                    f"{scores.shape}."
+                )
+        mask = self._abstained(uncertainty)
         with self._lock:
-            self._state = self._added(self._state, scores, mask)
+            self._state = self._added(self._state, scores, uncertainty, mask)
             return self.verdict()
 
-    def _added(self, old: State, scores: NDArray[np.float64], mask: NDArray[np.bool_]) -> State:
+    def _added(
+        self,
+        old: State,
+        scores: NDArray[np.float64],
+        uncertainty: NDArray[np.float64],
+        mask: NDArray[np.bool_],
+    ) -> State:
         """The state after more scores, made of copies: an interrupt leaves the old one."""
         p_values, martingale, alarm = old.p_values.copy(), copy.copy(old.martingale), old.alarm
         for start in range(0, len(scores), BLOCK):
@@ -165,12 +198,13 @@ class ShiftMonitor:
         first = old.start
         if old.martingale.count < self.window <= martingale.count:
             count = int(abstained[: self.window].sum())
-            first = window_statistics(self.calibration, recent[: self.window], count)
+            first = window_statistics(self._reference, recent[: self.window], count)
         return State(
             p_values,
             martingale,
             # copies: a view would keep the whole batch in memory
             recent=recent[-self.window :].copy(),
+            uncertainty=np.concatenate([old.uncertainty, uncertainty])[-self.window :].copy(),
             abstained_recent=abstained[-self.window :].copy(),
             abstained=old.abstained + int(mask.sum()),
             alarm=alarm,
@@ -178,7 +212,7 @@ class ShiftMonitor:
         )
 
     def update(self, *batch: Any, **options: Any) -> Verdict:
-        """Add the predictions of a batch, which is passed to the model's `uncertainty`.
+        """Add the predictions of a batch, which is passed to the model.
 
         A `QIPF` takes logits, one row or many; a model with a network takes the network's inputs.
         A prediction with NaN or inf in its logits ranks highest and is counted as abstained. Of an
@@ -187,7 +221,7 @@ class ShiftMonitor:
         if self.model is None:
             raise QIPFInputError(
                 "This monitor was made from a Calibration and cannot score inputs. Make it from "
-                "the model, or call update_scores(uncertainty)."
+                "the model, or call update_scores(uncertainty, novelty)."
             )
         if getattr(self.model, "calibration_", None) is not self.calibration:
             raise QIPFInputError(
@@ -195,20 +229,29 @@ class ShiftMonitor:
                 "scores do not compare with the monitor's calibration set. Make a new monitor."
             )
         if isinstance(self.model, QIPF):
-            return self.update_scores(_logit_scores(self.model, *batch))
-        scores = _network_scores(self.model, batch, options)
+            return self.update_scores(*_logit_scores(self.model, self._scores, *batch))
+        scores = _network_scores(self._scores, batch, options)
         with self._lock:
-            if isinstance(scores, Tensor) and scores.ndim > 1:
+            shape, device = np.shape(scores[0]), getattr(scores[0], "device", None)
+            if len(shape) > 1 and device is not None:
                 # pixels or labels of an input depend on each other
-                scores = scores.flatten()[one_per_input(scores.shape, self.seen).to(scores.device)]
-            return self.update_scores(scores)
+                drawn = one_per_input(shape, self.seen).to(device)
+                scores = tuple(score.flatten()[drawn] for score in scores)
+            return self.update_scores(*scores)
+
+    def _scores(self, *batch: Any, **options: Any) -> tuple[Any, ...]:
+        """The uncertainty of a batch, and the novelty if it is needed."""
+        assert self.model is not None
+        if self.score == "novelty":
+            return tuple(self.model.both_scores(*batch, **options))
+        return (self.model.uncertainty(*batch, **options),)
 
     def verdict(self) -> Verdict:
         """The result so far."""
         state = self._state
         accuracy = None
-        if self._accuracy is not None and len(state.recent):
-            accuracy = self._accuracy.estimate(state.recent)
+        if self._accuracy is not None and len(state.uncertainty):
+            accuracy = self._accuracy.estimate(state.uncertainty)
         return Verdict(
             seen=state.martingale.count,
             abstained=state.abstained,
@@ -218,10 +261,11 @@ class ShiftMonitor:
             alarm_at=None if state.alarm is None else state.alarm.at,
             change_point=None if state.alarm is None else state.alarm.change_point,
             window=window_statistics(
-                self.calibration, state.recent, abstained=int(state.abstained_recent.sum())
+                self._reference, state.recent, abstained=int(state.abstained_recent.sum())
             ),
             start=state.start,
             accuracy=accuracy,
+            score=self.score,
         )
 
     def _abstained(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -237,6 +281,7 @@ class ShiftMonitor:
             "alpha": self.alpha,
             "window": self.window,
             "random_state": self.random_state,
+            "score": self.score,
             "notes": self.notes,
         }
         write_state(path, parameters, self._state)
@@ -256,7 +301,8 @@ class ShiftMonitor:
         calibration_of(model)  # a model that is not calibrated raises before the file is read
         header, arrays = read_state(path, _digest(model))
         try:
-            monitor = cls(model, header["alpha"], header["window"], rule, header["random_state"])
+            names = ("alpha", "window", "random_state", "score")
+            monitor = cls(model, rule=rule, **{name: header[name] for name in names})
         except QIPFInputError as error:
             refuse(str(path), str(error).rstrip("."))
         monitor.notes = header["notes"]
@@ -264,8 +310,19 @@ class ShiftMonitor:
         return monitor
 
 
-def _logit_scores(field: QIPF, logits: Any) -> NDArray[np.float64]:  # (n, d) or (d,) -> (n,)
-    """Uncertainty of each row; NaN for rows with NaN or inf."""
+def _chosen(score: Any, calibration: Calibration) -> str:
+    """The score to test."""
+    if not isinstance(score, str) or score not in ("auto", *SCORES):
+        raise unknown_name("score", score, ("auto", *SCORES))
+    if score == "auto":
+        return "uncertainty" if calibration.novelty is None else "novelty"
+    return score
+
+
+def _logit_scores(
+    field: QIPF, scores: Callable[..., tuple[Any, ...]], logits: Any
+) -> NDArray[np.float64]:  # (n, d) or (d,) -> (2, n)
+    """Scores of each row; NaN for rows with NaN or inf."""
     rows = np.atleast_2d(real_numbers(logits, "logits"))
     width = field.n_features_in_
     if rows.ndim != 2 or rows.shape[1] != width:
@@ -274,26 +331,30 @@ def _logit_scores(field: QIPF, logits: Any) -> NDArray[np.float64]:  # (n, d) or
             f"{rows.shape}."
         )
     finite = np.isfinite(rows).all(axis=1)
-    values = np.full(len(rows), np.nan)
+    values = np.full((2, len(rows)), np.nan)
     if finite.any():
-        values[finite] = field.uncertainty(rows if finite.all() else rows[finite])
+        found = scores(rows if finite.all() else rows[finite])
+        values[: len(found), finite] = found
     return values
 
 
-def _network_scores(model: Any, batch: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Uncertainty of each prediction; NaN where the network's output has NaN or inf."""
+def _network_scores(
+    scores: Callable[..., tuple[Any, ...]], batch: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Scores of each prediction; NaN where the network's output has NaN or inf."""
     try:
-        return model.uncertainty(*batch, **options)
+        return scores(*batch, **options)
     except NonFiniteRowsError as error:
         usable = torch.ones(error.count, dtype=torch.bool)
         usable[error.rows] = False
         cut, rest = _selected((batch, options), usable)
         if not cut:  # several predictions per input
             raise
-    scores = torch.full(usable.shape, torch.nan, dtype=torch.float64)
+    values = torch.full((2, len(usable)), torch.nan, dtype=torch.float64)
     if usable.any():
-        scores[usable] = torch.as_tensor(_network_scores(model, *rest)).detach().cpu().double()
-    return scores
+        for value, score in zip(values, _network_scores(scores, *rest), strict=False):
+            value[usable] = torch.as_tensor(score).detach().cpu().double()
+    return tuple(values)
 
 
 def _selected(batch: Any, usable: Tensor) -> tuple[int, Any]:

@@ -38,7 +38,7 @@ class StreamMetrics:
             ("qipf_shift_change_point", "First prediction of the shift.", verdict.change_point),
             ("qipf_start_p_value", "P-value of the first window against held-out data.", start),
             ("qipf_window_ks", "Kolmogorov-Smirnov distance to held-out data.", window.ks),
-            ("qipf_window_superiority", "P(more uncertain than held out).", window.superiority),
+            ("qipf_window_superiority", "P(higher score than held out).", window.superiority),
             ("qipf_window_mean_p", "Mean conformal p-value.", window.mean_p),
             ("qipf_window_abstained", "Predictions not accepted in the window.", window.abstained),
             ("qipf_accuracy", "Estimated accuracy of the window.", accuracy.get("accuracy")),

@@ -3,8 +3,9 @@
 The file is a safetensors container (`qipf.io.container`) of the kind ``monitor``. Its header holds
 the monitor's parameters, counts, alarm and notes, and under ``reference`` the digest of the model
 and its calibration. Its arrays are the counts per bin (``counts``), the martingale (``gains``,
-``stakes``, ``best``, ``best_start``, ``evidence``), and the window: its scores (``recent``) and
-which of them were abstained from (``refused``). Everything is checked before it is used.
+``stakes``, ``best``, ``best_start``, ``evidence``), and the window: its scores (``recent``),
+uncertainties (``uncertainty``) and which of them were abstained from (``refused``).
+Everything is checked before it is used.
 """
 
 import math
@@ -17,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf._version import __version__
+from qipf.calibration.conformal import SCORES
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, encode, read_file
-from qipf.io.schema import KINDS, refuse, require_keys, require_version
+from qipf.io.schema import KINDS, refuse, require, require_keys, require_version
 from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 from qipf.monitor.two_sample import WindowStatistics
 
-#: Version that is written; states of version 2 have no `start`.
-FORMAT_VERSION = 3
+#: Version that is written; states of version 2 have no `start`, and up to version 3 the score was
+#: the uncertainty.
+FORMAT_VERSION = 4
 
 _KEYS = {
     "format_version",
@@ -36,13 +39,15 @@ _KEYS = {
     "alpha",
     "window",
     "random_state",
+    "score",
     "seen",
     "abstained",
     "alarm",
     "start",
     "notes",
 }
-_ARRAYS = {"counts", "gains", "stakes", "best", "best_start", "evidence", "recent", "refused"}
+_MARTINGALE = ("gains", "stakes", "best", "best_start", "evidence")
+_ARRAYS = {"counts", *_MARTINGALE, "recent", "uncertainty", "refused"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class State:
 
     p_values: OnlinePValues
     martingale: Martingale
-    recent: NDArray[np.float64]  # scores of the window, oldest first
+    recent: NDArray[np.float64]  # tested scores of the window, oldest first
+    uncertainty: NDArray[np.float64]  # of the same predictions
     abstained_recent: NDArray[np.bool_]  # which of them were abstained from
     abstained: int = 0  # in the whole stream
     alarm: Crossing | None = None
@@ -82,6 +88,7 @@ def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -
         "best_start": martingale.best_start.astype(np.float64),
         "evidence": np.array([martingale.log_evidence, martingale.peak]),
         "recent": state.recent,
+        "uncertainty": state.uncertainty,
         "refused": state.abstained_recent.astype(np.float64),
     }
     with atomic_write(path) as file:
@@ -101,8 +108,15 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
     require_version(name, header, FORMAT_VERSION, 2)
     if header["format_version"] == 2:
         header = {**header, "start": None}
+    old = header["format_version"] <= 3
+    if old:
+        header = {**header, "score": "uncertainty"}
     require_keys(name, "header", header, _KEYS)
-    require_keys(name, "list of arrays", dict(arrays), _ARRAYS)
+    require(header["score"] in SCORES, name, "score", header["score"])
+    expected = _ARRAYS - {"uncertainty"} if old else _ARRAYS
+    require_keys(name, "list of arrays", dict(arrays), expected)
+    if old:
+        arrays = {**arrays, "uncertainty": arrays["recent"]}
     if header["reference"] != digest:
         refuse(
             name,
@@ -126,16 +140,18 @@ def restored_state(
         refuse(path, "its counts do not add up")
     p_values.counts = counts.astype(np.int64)
     recent = _array(path, arrays, "recent", min(seen, header["window"]))
+    uncertainty = _array(path, arrays, "uncertainty", len(recent))
     flags = _array(path, arrays, "refused", len(recent))
     valid = np.isin(flags, (0, 1)).all() and flags.sum() <= abstained
-    if not valid or not flags[~np.isfinite(recent)].all():
+    if not valid or not flags[~np.isfinite(uncertainty)].all():
         refuse(path, "the abstained predictions of its window are impossible")
     martingale = _martingale(path, arrays, seen)
     alarm = _alarm(path, header["alarm"], seen)
     if (alarm is not None) != (martingale.peak >= -math.log(header["alpha"])):
         refuse(path, "its alarm does not agree with its evidence")
     start = _start(path, header["start"], seen, header["window"])
-    return State(p_values, martingale, recent, flags.astype(bool), abstained, alarm, start)
+    refused = flags.astype(bool)
+    return State(p_values, martingale, recent, uncertainty, refused, abstained, alarm, start)
 
 
 def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:

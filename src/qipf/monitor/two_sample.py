@@ -21,7 +21,7 @@ class WindowStatistics:
     count: int  # predictions in the window
     ks: float  # Kolmogorov-Smirnov: the largest difference of the two distribution functions
     ks_p_value: float  # asymptotic
-    superiority: float  # P(a prediction of the window is more uncertain than a held-out one)
+    superiority: float  # P(a prediction of the window has a higher score than a held-out one)
     mean_p: float  # of the conformal p-values; about 1/2 for data like the held-out set
     abstained: int  # predictions of the window that were not accepted
 
@@ -37,8 +37,8 @@ def window_statistics(
               A = P(W > H) + \tfrac12 P(W = H)
 
     :math:`D` is the Kolmogorov-Smirnov statistic, :math:`A` the Mann-Whitney statistic divided by
-    the number of pairs: 1/2 without a difference, 1 when every prediction of the window is more
-    uncertain. Scores are quantized first (`qipf.calibration.quantization`).
+    the number of pairs: 1/2 without a difference, 1 when every prediction of the window has a
+    higher score. Scores are quantized first (`qipf.calibration.quantization`).
 
     SciPy's `ks_2samp` and `mannwhitneyu` give the same statistics but sort the whole calibration
     set on every call; here its sorted scores are searched.

@@ -31,9 +31,9 @@ class Scores(NamedTuple):
 
     output: Tensor  # (n, classes), or as `qipf.network.tasks` says
     uncertainty: Tensor  # (n,), or the shape of the task's predictions
+    novelty: Tensor  # the same shape
     probabilities: Tensor | None = None  # (n, classes)
     p_error: Tensor | None = None  # (n,)
-    novelty: Tensor | None = None  # (n,)
 
 
 class NetworkModel(CalibrationMixin, ABC):
@@ -96,9 +96,16 @@ class NetworkModel(CalibrationMixin, ABC):
         """Uncertainty of each prediction; higher is less trustworthy."""
         return self._scored(self._arguments(inputs, options)).uncertainty
 
-    @abstractmethod
+    @on_snapshot
     def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Novelty of each input; higher is less like the training data."""
+        return self._scored(self._arguments(inputs, options)).novelty
+
+    @on_snapshot
+    def both_scores(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+        """Uncertainty and novelty of each prediction, from one pass."""
+        found = self._scored(self._arguments(inputs, options))
+        return found.uncertainty, found.novelty
 
     @on_snapshot
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
@@ -144,7 +151,7 @@ class NetworkModel(CalibrationMixin, ABC):
             return self._scores(example)
 
     def calibrate(self, loader: Iterable[Any]) -> "Self":
-        """Keep the uncertainties of held-out data, for p-values and accept rules.
+        """Keep the scores of held-out data, for p-values, accept rules and monitors.
 
         Batches as in `fit`, with labels for `accept_rule` and accuracy estimates. The data must
         not have been used to train the network or to fit the model. Of an input with several
@@ -153,7 +160,7 @@ class NetworkModel(CalibrationMixin, ABC):
         """
         self._require_fitted()
         unchanged(self.net, self.fitted_with)
-        logits, scores, errors = [], [], []
+        logits, scores, novelties, errors = [], [], [], []
         seen = 0
         with torch.no_grad():
             for batch in batches(loader, self.net, "calibrate", "reading predictions"):
@@ -170,13 +177,15 @@ class NetworkModel(CalibrationMixin, ABC):
                 seen += len(uncertainty)
                 logits.append(rows[index].cpu())
                 scores.append(uncertainty.flatten()[index].cpu())
+                novelties.append(found.novelty.flatten()[index].cpu())
                 if labels is not None:
                     errors.append((rows[index].argmax(1) != labels[index]).cpu())
         if not scores or not sum(map(len, scores)):
             raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
         outputs = torch.cat(logits)
         self._refuse_training_rows(outputs)
-        self._set_calibration(torch.cat(scores), torch.cat(errors) if errors else None, outputs)
+        both = torch.cat(scores), torch.cat(novelties)
+        self._set_calibration(both, torch.cat(errors) if errors else None, outputs)
         return self
 
     def export_onnx(

@@ -9,7 +9,6 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.export.onnx import Expected, expected, rounding_margin
@@ -211,17 +210,8 @@ class WrappedModel(NetworkModel):
         with torch.set_grad_enabled(asked and torch.is_grad_enabled()):
             output, rows = self._run(example, partial(call, self.net, example, self._example))
             require_finite(rows, "the network's output for these inputs")
-            uncertainty = self.field.uncertainty(rows)
-            return Scores(output, self._task_of(output).shaped(uncertainty, output))
-
-    @on_snapshot
-    def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
-        """Novelty of each prediction: minus the logarithm of the field; see `QIPF.novelty`."""
-        example = self._arguments(inputs, options)
-        with evaluating(self.net), torch.no_grad():
-            output, rows = self._run(example, partial(call, self.net, example, self._example))
-            require_finite(rows, "the network's output for these inputs")
-            return self._task_of(output).shaped(self.field.novelty(rows), output)
+            task, both = self._task_of(output), self.field.both_scores(rows)
+            return Scores(output, *(task.shaped(score, output) for score in both))
 
     def _run(self, example: Example, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
         """The network's output, and the rows that the field scores."""
