@@ -10,9 +10,10 @@ only the windows are timed. Every measurement is a process of its own, so that i
 its own, and is made for a tenth of the stream too, to see whether memory grows. Writes
 results/monitor.csv.
 
-Delay: scikit-learn's digits; a network trained on the training images, a field calibrated on 200
+Delay: scikit-learn's digits; a network trained on the training images, a model calibrated on 200
 test images, then 150 more as they are, then the other 249 turned by 10 to 60 degrees, each image
-once, in a new order each time; once by the novelty and once by the uncertainty. Writes results/monitor-delay.csv.
+once, in a new order each time; by the novelty and by the uncertainty, of a field of logits and of
+the layers. Writes results/monitor-delay.csv.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def speed(count: int) -> list[dict[str, object]]:
         return [measured(folder, way, size) for way, size in progress(rows, "watching")]
 
 
-def turned_digits(seed: int) -> tuple[qipf.QIPF, dict[int, Tensor]]:
-    """A field over a trained network, and the network's test logits by angle."""
+def turned_digits(seed: int) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
+    """Uncertainty and novelty of test images, by model and angle."""
     from qipf.bench import datasets
     from qipf.bench.corruptions import corrupt
     from qipf.bench.networks import build
@@ -129,47 +130,54 @@ def turned_digits(seed: int) -> tuple[qipf.QIPF, dict[int, Tensor]]:
     digits = datasets.load("digits")
     network, recipe = build("mlp", channels=1, classes=10, size=8, seed=seed)
     train(network, digits.train_images, digits.train_labels, recipe, seed=seed)
-    images = digits.test_images / 255
-    with torch.no_grad():
-        field = qipf.QIPF().fit(network.eval()(digits.train_images / 255), digits.train_labels)
-        return field, {
-            angle: network(images if angle == 0 else corrupt(images, "rotation", angle))
-            for angle in ANGLES
-        }
+    images, loader = digits.test_images / 255, [(digits.train_images / 255, digits.train_labels)]
+    models = {"QIPF": qipf.wrap(network), "LayeredQIPF": qipf.LayeredQIPF(network)}
+    turned = {angle: corrupt(images, "rotation", angle) if angle else images for angle in ANGLES}
+    return {
+        name: {angle: fitted.both_scores(part) for angle, part in turned.items()}
+        for name, model in models.items()
+        for fitted in [model.fit(loader)]
+    }
 
 
 def delay(repeats: int) -> list[dict[str, object]]:
-    field, by_angle = turned_digits(seed=0)
+    found = turned_digits(seed=0)
+    scores = ("novelty", "uncertainty")
+    cases = list(itertools.product(found, scores, ANGLES))
     rows: list[dict[str, object]] = []
-    for score, angle in itertools.product(("novelty", "uncertainty"), ANGLES):
+    for name, score, angle in progress(cases, "turning"):
         late, since, early, missed = [], [], 0, 0
+        (uncertainty, novelty), turned = found[name][0], found[name][angle]
         for seed in range(repeats):
-            order = torch.randperm(len(by_angle[0]), generator=torch.Generator().manual_seed(seed))
+            order = torch.randperm(len(novelty), generator=torch.Generator().manual_seed(seed))
             held_out, clean, rest = order.split(
                 [CALIBRATED, CLEAN, len(order) - CALIBRATED - CLEAN]
             )
-            field.calibrate(by_angle[0][held_out])
-            monitor = qipf.ShiftMonitor(field, random_state=seed, score=score)
-            monitor.update(by_angle[0][clean])
-            verdict = monitor.update(by_angle[angle][rest])
+            usual = qipf.Calibration(uncertainty[held_out], novelty=novelty[held_out])
+            monitor = qipf.ShiftMonitor(usual, random_state=seed, score=score)
+            monitor.update_scores(uncertainty[clean], novelty[clean])
+            verdict = monitor.update_scores(*(values[rest] for values in turned))
             at = verdict.alarm_at
             early += at is not None and at <= CLEAN
             missed += at is None
             if at is not None and verdict.change_point is not None and at > CLEAN:
                 late.append(at - CLEAN)
                 since.append(verdict.change_point - CLEAN)
-        quantiles = np.quantile(late, [0.1, 0.5, 0.9]).tolist() if late else [None] * 3
+        # no alarm is a delay beyond all images
+        quantiles = np.quantile([*late, *[np.inf] * missed], [0.1, 0.5, 0.9], method="lower")
+        shown = [int(value) if np.isfinite(value) else None for value in quantiles]
         rows.append(
             {
+                "model": name,
                 "score": score,
                 "angle": angle,
                 "repeats": repeats,
                 "alpha": monitor.alpha,
                 "alarms_before_the_turn": early,
                 "no_alarm": missed,
-                "delay_10%": quantiles[0],
-                "delay_median": quantiles[1],
-                "delay_90%": quantiles[2],
+                "delay_10%": shown[0],
+                "delay_median": shown[1],
+                "delay_90%": shown[2],
                 "since_median": np.median(since) if since else None,
             }
         )

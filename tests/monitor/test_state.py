@@ -146,7 +146,7 @@ INVALID = {
     "refused": ({}, {"refused": np.full(10, 2.0)}, "abstained predictions of its window"),
     "more refused": ({}, {"refused": np.ones(10)}, "abstained predictions of its window"),
     "refused shape": ({}, {"refused": np.zeros(9)}, "its array 'refused' is float64 of shape (9,)"),
-    "accepted nan": ({}, {"uncertainty": np.full(10, np.nan)}, "abstained predictions of its window"),
+    "accepted nan": ({}, {"uncertainty": np.full(10, np.nan)}, "abstained predictions of its"),
     "inf": ({}, {"stakes": np.full(M, np.inf)}, "its martingale holds NaN or inf"),
     "start": ({}, {"best_start": np.full(M, 25.0)}, "its martingale is impossible"),
     "peak": ({}, {"evidence": np.array([3.0, 2.0])}, "its martingale is impossible"),

@@ -45,7 +45,8 @@ class CalibrationMixin(Snapshots):
     """Decisions of a fitted model, from the scores of a calibration set.
 
     A model defines `uncertainty`, `novelty`, `both_scores`, `_require_fitted`, `facts` (lines of
-    the summary), `state` (header and arrays of its file) and `from_state`, and calls `_set_calibration` with the scores of held-out predictions.
+    the summary), `state` (header and arrays of its file) and `from_state`, and calls
+    `_set_calibration` with the scores of held-out predictions.
 
     Attributes
     ----------
