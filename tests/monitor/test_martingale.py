@@ -114,3 +114,20 @@ def test_nothing_to_add_changes_nothing():
     martingale = Martingale()
     assert martingale.add(np.empty(0), np.empty(0), 1.0) is None
     assert (martingale.count, martingale.log_evidence, martingale.peak) == (0, 0.0, 0.0)
+
+
+def test_the_alternatives_are_those_that_saved_states_rest_on():
+    high = [(0.1, 1.0), (0.4, 1.0), (0.75, 1.0), (1.0, 1.4), (1.0, 3.0)]
+    both = [*high, *((b, a) for a, b in high), (0.6, 0.6), (2.0, 2.0)]
+    assert ALTERNATIVES.tolist() == [list(pair) for pair in both]
+
+
+def test_a_level_that_was_reached_exactly_is_not_reached_again(rng):
+    p = rng.uniform(size=20) ** 6
+    before = Martingale()
+    before.add(p[:10], 1 - p[:10], np.inf)
+    level = before.peak
+    martingale = Martingale()
+    assert martingale.add(p[:10], 1 - p[:10], level) is not None
+    assert martingale.add(p[10:], 1 - p[10:], level) is None
+    assert martingale.peak > level

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import qipf
-from qipf import AccuracyEstimator, QIPFInputError, ShiftMonitor
+from qipf import AccuracyEstimator, QIPFFileError, QIPFInputError, ShiftMonitor
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.quantization import rounded
 from qipf.monitor.martingale import Martingale
+from qipf.validation.arrays import NonFiniteRowsError
 from tests.conftest import make_logits
 
 
@@ -278,11 +279,42 @@ def test_the_model_s_own_rule_is_the_default(field):
         ({"score": ["novelty"]}, "Unknown score"),
         ({"score": "novelty"}, "This calibration set has no novelties"),
         ({"random_state": -1}, "random_state must be an integer ≥ 0, got -1"),
+        ({"random_state": 2**63}, "random_state must be an integer ≥ 0, got 9223372036854775808"),
     ],
 )
 def test_invalid_parameters_are_rejected(arguments, message):
     with pytest.raises(QIPFInputError, match=message):
         ShiftMonitor(Calibration([1.0]), **arguments)
+
+
+def test_the_largest_seed_is_accepted():
+    assert ShiftMonitor(Calibration([1.0]), random_state=2**63 - 1).update_scores([1.0]).seen == 1
+
+
+def test_a_file_with_impossible_parameters_is_refused(tmp_path):
+    calibration = Calibration([1.0, 2.0])
+    monitor = ShiftMonitor(calibration)
+    monitor.alpha = 2.0
+    monitor.save(tmp_path / "state")
+    with pytest.raises(QIPFFileError, match="alpha must lie between 0 and 1, got 2.0"):
+        ShiftMonitor.load(tmp_path / "state", calibration)
+
+
+def test_of_a_batch_with_nan_only_rows_are_selected():
+    """Single numbers among the options are passed on as they are."""
+
+    class Model:
+        calibration_ = Calibration(np.arange(9.0))
+
+        def uncertainty(self, rows, scale):
+            bad = np.flatnonzero(np.isnan(rows)).tolist()
+            if bad:
+                raise NonFiniteRowsError("rows", bad, len(rows))
+            return scale * rows
+
+    rows, scale = np.array([1.0, np.nan, 3.0]), np.array(2.0)
+    found = ShiftMonitor(Model()).update(rows, scale=scale)
+    assert found == ShiftMonitor(Model.calibration_).update_scores([2.0, np.nan, 6.0])
 
 
 def test_invalid_input_is_rejected_and_not_counted(field):

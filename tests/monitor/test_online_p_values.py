@@ -90,3 +90,33 @@ def test_huge_scores_are_the_most_unusual():
         p, _ = OnlinePValues(Calibration(np.arange(9.0)), 0).add(np.array([1e300, -1e300]))
     assert p[0] < 0.1
     assert p[1] > 0.9
+
+
+def test_the_bins_are_those_that_saved_counts_rest_on():
+    """768 even ranks and 127 in each tail, geometrically."""
+    n = 2**20
+    tail = [int(float(n / 2) ** (k / 126)) for k in range(127)]
+    even = [int(1 + (n - 1) * k / 767) for k in range(768)]
+    found = module._edge_ranks(n)
+    assert len(found) == 993
+    near = np.abs(found[:, None] - np.array([*tail, *even, *(n + 1 - t for t in tail)])).min(1)
+    assert near.max() <= 1  # whole numbers of powers may differ by one
+    assert np.isin(even, found).all()
+    np.testing.assert_array_equal(found[:6], [1, 2, 3, 4, 5, 6])
+
+
+def test_random_numbers_are_the_middles_of_steps_of_counted_words():
+    found = module._uniforms(5, 1, 7, 3)
+    for k, pair in enumerate(found.tolist()):
+        words = np.random.Philox(key=[5, 1], counter=7 + k).random_raw(2).tolist()
+        assert pair == [((word >> 12) + 0.5) / 2**52 for word in words]
+
+
+def test_the_urn_by_hand():
+    """Four gaps between three held-out scores; then every prediction adds one to its gap."""
+    ranks = OnlinePValues(Calibration([1.0, 2.0, 3.0]), 0)
+    u = module._uniforms(0, 1, 0, 4)[:, 0]
+    p, q = ranks.add(np.array([2.5, 2.6, 0.5, 9.0]))
+    expected = [(1 + u[0]) / 4, (1 + 2 * u[1]) / 5, (5 + u[2]) / 6, u[3] / 7]
+    np.testing.assert_allclose(p, expected, rtol=1e-14)
+    np.testing.assert_allclose(q, 1 - np.array(expected), rtol=1e-14)
