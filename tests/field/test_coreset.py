@@ -246,3 +246,17 @@ def test_a_stream_raises_too(rows):
     stream.add(rows)
     with pytest.raises(QIPFInputError, match="bandwidth must be a positive finite number"):
         stream.result(bandwidth=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("dimension", "dtype", "size", "chunk"),
+    [
+        (2, torch.float32, 10, 65_536),
+        (1000, torch.float64, 10, 2**26 // 8000),  # 64 MB
+        (1000, torch.float64, 5000, 20_000),  # four times the centres, at least
+    ],
+)
+def test_the_rows_that_a_stream_holds(dimension, dtype, size, chunk):
+    stream = CoresetStream(size)
+    stream.add(torch.zeros(1, dimension, dtype=dtype))
+    assert stream._chunk == chunk

@@ -9,8 +9,11 @@ from qipf.field import coreset_fit
 from qipf.field.coreset import CoresetStream, coreset
 from qipf.field.coreset_fit import (
     BLOCKS,
+    FRACTIONS,
     Mixture,
     Target,
+    _best_between,
+    _drawn_rows,
     density_of_values,
     fit_coreset,
     leave_one_out,
@@ -316,3 +319,63 @@ def test_only_short_rows_are_fitted(dimension, monkeypatch):
     monkeypatch.setattr(coreset_fit, "_minimize", lambda start, target: reached.append(1) or start)
     fit_coreset(small, whole, 2.0, np.random.RandomState(0), torch.device("cpu"))
     assert reached == ([1] if dimension == 16 else [])
+
+
+class Scripted:
+    """A target whose rank error depends on how far a mixture is from the start."""
+
+    def __init__(self, *errors):
+        self.errors = dict(zip((0.0, *FRACTIONS), errors, strict=True))
+
+    def rank_error(self, mixture):
+        return self.errors[float(mixture.centers)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "best"),
+    [
+        ((5, 4, 3, 2, 1), (5, 5, 5, 5, 5), 1.0),
+        ((5, 4, 1, 2, 3), (5, 4, 4, 4, 4), 0.5),  # the least sum, not the last that is better
+        ((5, 4, 1, 2, 1), (5, 4, 6, 4, 6), 0.75),  # none may exceed the start's
+        ((5, 5, 6, 6, 6), (5, 5, 5, 5, 5), 0.0),  # no gain
+    ],
+)
+def test_the_best_mixture_between_two(first, second, best):
+    start, end = (Mixture(*(torch.full((), value) for _ in range(3))) for value in (0.0, 1.0))
+    found = _best_between(start, end, (Scripted(*first), Scripted(*second)))
+    assert float(found.centers) == best
+    assert (found is start) == (best == 0.0)
+
+
+def test_rows_that_stand_for_others_are_drawn_with_their_spread():
+    rows, shares = torch.tensor([[0.0], [100.0]]).double(), np.array([0.25, 0.75])
+    shares = np.repeat(shares / 1000, 1000)
+    rows = rows.repeat_interleave(1000, 0)
+    drawn, own = _drawn_rows(rows, shares, 0.1, np.random.RandomState(0))
+    assert len(drawn) == 2000
+    assert own.tolist() == [0.0] * 2000
+    upper = drawn[:, 0] > 50
+    assert abs(float(upper.double().mean()) - 0.75) < 0.05
+    assert float((drawn[:, 0] - 100 * upper).std()) == pytest.approx(0.1, rel=0.1)
+    exact, own = _drawn_rows(rows, shares, 0.0, np.random.RandomState(0))
+    assert set(exact[:, 0].tolist()) == {0.0, 100.0}
+    torch.testing.assert_close(own, (exact[:, 0] / 200 + 0.25) / 1000)
+
+
+def test_probes_get_the_deviation_of_all_rows_about_their_mean(rows, monkeypatch):
+    seen = []
+
+    def recorded(centers, spread, deviation, count, random):
+        seen.append((spread, deviation))
+        return probes(centers, spread, deviation, count, random)
+
+    monkeypatch.setattr(coreset_fit, "probes", recorded)
+    sigma, few = 3.0, rows[:300].double()
+    whole = Coreset(few, torch.ones(300).double(), spread=1.5)
+    small = Coreset(few[:20], torch.full((20,), 15.0).double(), spread=2.0)
+    fit_coreset(small, whole, sigma, np.random.RandomState(0), CPU)
+    expected = np.sqrt(few.numpy().var(0) + 1.5**2) / sigma
+    for spread, deviation in seen:
+        assert spread == pytest.approx(2.0 / sigma)
+        np.testing.assert_allclose(deviation.numpy(), expected, rtol=1e-12)
+    assert len(seen) == 2

@@ -175,3 +175,31 @@ def test_refitting_replaces_everything_and_a_failed_refit_nothing(train, test):
     assert field.n_features_in_ == 10
     field.fit(train[:, :4])
     assert field.uncertainty(test[:, :4]).shape == (50,)
+
+
+def test_the_defaults_are_those_of_the_documentation():
+    assert QIPF().get_params() == {
+        "orders": (1, 2, 3, 4),
+        "bandwidth": "cv",
+        "max_centers": 6000,
+        "reduction": "auto",
+        "softening": 0.0,
+        "normalization": "standard",
+        "fallback": True,
+        "contamination": 0.1,
+        "engine": "auto",
+        "device": "auto",
+        "random_state": 0,
+    }
+
+
+def test_rows_that_are_the_logits_are_compared_with_their_entropy(train):
+    rows = torch.from_numpy(train)
+    wrong = np.random.default_rng(0).random(len(rows)) < 0.2
+    same = QIPF().partial_fit(rows, wrong=wrong, logits=rows).build()
+    assert same.detection_.entropy is not None
+    layer = QIPF().partial_fit(rows, wrong=wrong, logits=rows + 1).build()
+    assert layer.detection_.entropy is None
+    mixed = QIPF().partial_fit(rows[:400], wrong=wrong[:400], logits=rows[:400])
+    mixed.partial_fit(rows[400:], wrong=wrong[400:], logits=rows[400:, :5]).build()
+    assert mixed.detection_.entropy is None

@@ -5,10 +5,16 @@ import torch
 
 from qipf.field import engines
 from qipf.field.bandwidth import silverman
-from qipf.field.engines.attention import differentiable_averages
+from qipf.field.engines.attention import AttentionEngine, differentiable_averages
 from qipf.field.engines.base import blocks
 from tests.conftest import make_logits
 from tests.field.engines.test_fused import assert_accurate
+
+
+def test_both_precisions_are_fused_on_the_cpu():
+    engine = AttentionEngine(make_logits(5), 1.0)
+    assert engine.supports(torch.float32)
+    assert engine.supports(torch.float64)
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 13, 14, 15, 16, 31, 62, 63])

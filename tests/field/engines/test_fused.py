@@ -1,12 +1,13 @@
 """The fused engines' error control and blocks, tested with the attention engine."""
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 from qipf.field import engines
 from qipf.field.bandwidth import silverman
-from qipf.field.engines import fused
+from qipf.field.engines import Moments, fused
 from qipf.field.engines.attention import AttentionEngine
 from qipf.field.potential import bare_modes, curvature
 from tests.conftest import make_logits
@@ -127,6 +128,50 @@ def test_only_inexact_rows_are_recomputed(monkeypatch):
     # a narrow kernel: at a centre log ρ is small and the error of expanding the square is not
     moments(queries, centers, 0.03 * silverman(centers), engine="attention")
     assert calls == [(torch.float32, 100), (torch.float64, 40)]
+
+
+def test_the_farthest_query_of_a_batch_decides_whether_rows_are_looked_at(monkeypatch):
+    calls = []
+    plain = AttentionEngine.average
+
+    def counted(self, queries, packed):
+        calls.append((queries.dtype, queries.shape[0]))
+        return plain(self, queries, packed)
+
+    monkeypatch.setattr(AttentionEngine, "average", counted)
+    centers = torch.tensor([[-8.0, 0.0], [8.0, 0.0]])
+    moments(torch.tensor([[0.0, 0.0], [0.0, 2e4]]), centers, 1.0, engine="attention")
+    assert calls == [(torch.float32, 2), (torch.float64, 1)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inexact_rows_are_those_beyond_the_bound(dtype):
+    """The bound of this module's docstring, row by row."""
+    rng = np.random.default_rng(0)
+    engine = AttentionEngine(torch.tensor([[3.0, 4.0], [-3.0, -4.0]], dtype=dtype), 2.0)
+    farthest, eps = 2.5, np.finfo(str(dtype)[6:]).eps
+    q = rng.normal(size=(2000, 2))
+    q *= (rng.uniform(0, 2, 2000) * np.sqrt(5e-4 / eps) / np.linalg.norm(q, axis=1))[:, None]
+    m1 = 10 ** rng.uniform(-2, 4, 2000)
+    m2 = m1 + 10 ** rng.uniform(-2, 2, 2000)
+    log_density = -(10 ** rng.uniform(-2, 4, 2000))
+    expected = []
+    for row, first, second, density in zip(q, m1, m2, log_density, strict=True):
+        loss = eps * (np.hypot(*row) + farthest) ** 2
+        K = second / 16 - first / 32 - 2 / 4
+        error = loss + np.expm1(2 * loss) * ((second - first) / 4 + loss) / 8
+        expected.append(error > 5e-4 * max(1.0, min(-density, abs(K))))
+    at = Moments(*map(torch.from_numpy, (log_density, m1, m2)), 2)
+    found = engine._inexact(torch.from_numpy(q), at, dtype)
+    assert found.tolist() == expected
+    assert 0.2 < np.mean(expected) < 0.8
+
+
+@pytest.mark.parametrize(("dimension", "columns"), [(1, 16), (11, 16), (12, 17), (100, 105)])
+def test_a_block_of_centres_has_as_many_as_fit(dimension, columns, monkeypatch):
+    monkeypatch.setattr(fused, "CENTER_BYTES", 8 * columns * 30 + 7)
+    engine = AttentionEngine(torch.zeros(70, dimension), 1.0)
+    assert list(engine._blocks()) == [slice(0, 30), slice(30, 60), slice(60, 70)]
 
 
 def test_nan_of_the_fast_pass_is_recomputed(monkeypatch):
