@@ -317,14 +317,11 @@ def test_the_digest_changes_with_scores_and_calibration_but_not_with_the_rule(ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-def test_onnx_files_decide_as_the_model_does(kind, own, tmp_path):
+def test_onnx_files_decide_as_the_model_does(kind, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model, batch = calibrated(kind), kind.batch(60, 10)
     rule = model.accept_rule(max_risk=RISK)
-    if not own:
-        model.calibrate(*kind.data(100, 3))  # which drops the model's own rule
-    path = model.export_onnx(tmp_path / "model.onnx", rule=None if own else rule).path
+    path = model.export_onnx(tmp_path / "model.onnx").path
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (name,) = [each.name for each in session.get_inputs()]
     names = [each.name for each in session.get_outputs()]
@@ -334,6 +331,25 @@ def test_onnx_files_decide_as_the_model_does(kind, own, tmp_path):
     np.testing.assert_array_equal(found["accepted"], found["uncertainty"] <= rule.threshold)
     with pytest.raises(QIPFInputError, match="AcceptRule"):
         model.export_onnx(tmp_path / "other.onnx", rule=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [True, False])
+def test_a_rule_that_is_given_decides_in_an_onnx_file(kind, own, tmp_path, monkeypatch):
+    """In the program that is converted: the conversion takes seconds."""
+    programs = []
+    monkeypatch.setattr("qipf.export.onnx.converted", lambda *a: programs.append(a[0]) or b"")
+    model, batch = calibrated(kind), kind.batch(60, 10)
+    given = model.accept_rule(max_risk=RISK)
+    if own:
+        assert model.accept_rule(max_risk=2 * RISK).threshold != given.threshold
+    else:
+        model.calibrate(*kind.data(100, 3))  # which drops the model's own rule
+    model.export_onnx(tmp_path / "model.onnx", rule=given, check=False)
+    found = programs[0].module()(batch)
+    assert torch.equal(found["accepted"], found["uncertainty"] <= given.threshold)
+    assert found["accepted"].any()
+    assert not found["accepted"].all()
 
 
 def test_a_monitor_watches_any_model(kind):

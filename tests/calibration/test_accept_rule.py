@@ -16,9 +16,9 @@ from qipf.calibration.accept_rule import Tally
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
 from qipf.calibration.quantization import highest, rounded
 
-DRAWS = 1000
+DRAWS = 400
 
-#: 5 % and what 1,000 draws may add to it by chance: exceeded with a probability of 1 in 100.
+#: 5 % and what so many draws may add to it by chance: exceeded with a probability of 1 in 100.
 ALLOWED = binom.isf(0.01, DRAWS, 0.05) / DRAWS
 
 

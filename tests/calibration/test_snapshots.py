@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import qipf
+from qipf.calibration.mixin import CalibrationMixin
 from qipf.field import estimator
 from tests.conftest import make_logits
 
@@ -62,7 +63,7 @@ def test_calibration_set_and_rule_change_together(monkeypatch):
     field.accept_rule(max_risk=0.99)
     before, seen = field.calibration_, []
 
-    class Calibration(estimator.CalibrationMixin._set_calibration.__globals__["Calibration"]):
+    class Calibration(CalibrationMixin._set_calibration.__globals__["Calibration"]):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             seen.append((field.calibration_, field.rule_))

@@ -11,7 +11,7 @@ from qipf.bench.networks import Recipe, build
 from qipf.bench.training import train
 
 
-def trained(name, channels, size, epochs, rows):
+def trained(name, channels, size, epochs, rows, orders=(1, 2, 3, 4)):
     """A network of the benchmark, briefly trained on digits of its size, and images to judge."""
     digits = datasets.load("digits")
 
@@ -22,7 +22,8 @@ def trained(name, channels, size, epochs, rows):
     network, _ = build(name, channels=channels, classes=10, size=size, seed=0)
     seen, labels = images(digits.train_images[:rows]), digits.train_labels[:rows]
     train(network, (seen * 255).to(torch.uint8), labels, Recipe(epochs=epochs), seed=0)
-    model = qipf.wrap(network).fit(list(zip(seen.split(200), labels.split(200), strict=True)))
+    model = qipf.wrap(network, field=qipf.QIPF(orders=orders))
+    model.fit(list(zip(seen.split(200), labels.split(200), strict=True)))
     return model, to_judge(images(digits.test_images[:80]))
 
 

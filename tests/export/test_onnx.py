@@ -61,11 +61,9 @@ def test_digits_for_a_batch_of_any_length(digits, digits_file, length):
     assert_agrees(got, model, images[:length])
 
 
-@pytest.mark.parametrize(
-    ("name", "channels", "size", "epochs"), [("lenet", 1, 28, 4), ("vgg3", 3, 32, 2)]
-)
-def test_lenet_and_vgg3(name, channels, size, epochs, tmp_path):
-    model, images = trained(name, channels, size, epochs, rows=250)
+@pytest.mark.parametrize(("name", "channels", "size"), [("lenet", 1, 28), ("vgg3", 3, 32)])
+def test_lenet_and_vgg3(name, channels, size, tmp_path):
+    model, images = trained(name, channels, size, epochs=1, rows=120, orders=(1, 2))
     written = model.export_onnx(tmp_path / f"{name}.onnx")
     assert written.difference < 1e-4
     assert_agrees(run(written.path, input=images.numpy()), model, images)
@@ -209,29 +207,24 @@ def test_the_example_writes_what_the_other_finds_again(elsewhere, tmp_path, monk
 # ---------------------------------------------------------------------- decisions, layers, fields
 
 
-def test_a_rule_adds_its_decision(digits, rule, tmp_path):
-    model, images = digits
-    written = model.export_onnx(tmp_path / "ruled.onnx", images, rule=rule)
-    assert written.outputs == ("logits", "uncertainty", "modes", "accepted")
-    images = torch.cat([images, torch.full((1, 1, 8, 8), torch.nan)])
-    got = run(written.path, input=images.numpy())
-    assert np.isnan(got["uncertainty"][-1])
-    assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
-    assert 0 < got["accepted"].sum() < len(images)
-    session = onnxruntime.InferenceSession(written.path)
-    assert session.get_modelmeta().custom_metadata_map["qipf.threshold"] == repr(rule.threshold)
-
-
-def test_a_layer(tmp_path):
+def test_a_layer_and_a_rule_that_adds_its_decision(tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 3))
     images = torch.randn(80, 1, 8, 8)
     model = qipf.wrap(net, layer="0", field=QIPF(orders=(1, 2))).fit([images])
-    written = model.export_onnx(tmp_path / "layer.onnx")
-    got = run(written.path, input=images[:5].numpy())
-    assert relative(got["uncertainty"], model(images[:5]).uncertainty) < 1e-4
+    scores = model(images).uncertainty
+    rule = qipf.accept_rule(scores, scores > scores.median(), min_coverage=0.4)
+    written = model.export_onnx(tmp_path / "layer.onnx", images, rule=rule)
+    assert written.outputs == ("logits", "uncertainty", "modes", "accepted")
+    shown = torch.cat([images, torch.full_like(images[:1], torch.nan)])
+    got = run(written.path, input=shown.numpy())
+    assert relative(got["uncertainty"][:-1], scores) < 1e-4
+    assert np.isnan(got["uncertainty"][-1])
+    assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
+    assert 0 < got["accepted"].sum() < len(images)
     meta = onnxruntime.InferenceSession(written.path).get_modelmeta().custom_metadata_map
     assert (meta["qipf.layer"], meta["qipf.pooling"]) == ("0", "mean")
+    assert meta["qipf.threshold"] == repr(rule.threshold)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -247,11 +240,10 @@ def test_a_field_alone(kind, rule, tmp_path):
     assert np.array_equal(got["accepted"], got["uncertainty"] <= rule.threshold)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("normalization", ["standard", "density", "peak"])
-def test_every_constant_of_the_kernel(normalization, tmp_path):
+@pytest.mark.parametrize("normalization", ["density", "peak"])
+def test_every_other_constant_of_the_kernel(normalization, tmp_path):
     rows = make_logits(200, dimension=3).double().numpy() / 100  # so dense that ψ exceeds 1
-    field = QIPF(bandwidth=0.05, normalization=normalization).fit(rows)
+    field = QIPF(orders=(2, 3), bandwidth=0.05, normalization=normalization).fit(rows)
     written = field.export_onnx(tmp_path / "field.onnx")
     got = run(written.path, logits=rows * 1.01)
     np.testing.assert_allclose(got["modes"], field.modes(rows * 1.01), rtol=1e-7, atol=1e-7)
@@ -260,14 +252,13 @@ def test_every_constant_of_the_kernel(normalization, tmp_path):
     np.testing.assert_array_equal(loaded.modes(rows), field.modes(rows))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["logits", "probabilities"])
 def test_a_field_whose_score_is_the_entropy(kind, tmp_path):
     rows = make_logits(200, dimension=2).double()
     labels = (rows + 5 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0))).argmax(1)
     if kind == "probabilities":
         rows = rows.softmax(1)
-    field = QIPF().fit(rows, labels)
+    field = QIPF(orders=(1,)).fit(rows, labels)
     assert (field.score_, field.probabilities_) == ("entropy", kind == "probabilities")
     got = run(field.export_onnx(tmp_path / "field.onnx").path, logits=rows.numpy())
     np.testing.assert_allclose(got["uncertainty"], field.uncertainty(rows), atol=1e-12)
@@ -275,14 +266,3 @@ def test_a_field_whose_score_is_the_entropy(kind, tmp_path):
     assert torch.equal(
         qipf.load(tmp_path / "field.qipf").uncertainty(rows), field.uncertainty(rows)
     )
-
-
-def test_fewer_centres_make_a_smaller_file_of_the_condensed_field(tmp_path):
-    field = QIPF(orders=(1, 2)).fit(make_logits(1000).numpy())
-    small = field.export_onnx(tmp_path / "small.onnx", max_centers=50)
-    assert small.centers == 50
-    assert small.bytes < field.centers_.nbytes / 2
-    rows = make_logits(20, seed=6).numpy()
-    got = run(small.path, logits=rows)["uncertainty"]
-    exact = field.condensed(50).uncertainty(rows.astype(np.float64))
-    np.testing.assert_allclose(got, exact, rtol=1e-9, atol=1e-9)

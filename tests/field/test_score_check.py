@@ -321,7 +321,7 @@ def test_one_logit_cannot_be_calibrated_on_its_training_rows(rng, rows):
     warnings.simplefilter("ignore", QIPFScoreWarning)
     z = rng.normal(scale=4, size=(rows, 1))
     labels = (z[:, 0] + rng.logistic(size=rows) > 0).astype(int)
-    field = QIPF(bandwidth=1.0).fit(z, labels)
+    field = QIPF(bandwidth=1.0, max_centers=500, reduction="random").fit(z, labels)
     with pytest.raises(QIPFInputError, match="training rows"):
         field.calibrate(z[:1500], labels[:1500])
     fresh = rng.normal(scale=4, size=(10_000, 1))  # many are equal to a training row by chance

@@ -13,7 +13,7 @@ from qipf import QIPFFileError, QIPFInputError
 from tests.storage.hostile_files import MUTATIONS, STORED, told_apart
 
 REPOSITORY = Path(__file__).parents[2]
-COUNT = 5000
+COUNT = 3000
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_the_watch_notices_what_it_should(tmp_path):
         "    load(path, name)\n"
         "    exec('1 + 1')\n"
         "    np.empty(2**26)\n"  # 512 MB
-        f"watch.loaded = harmed; watch.main({str(tmp_path)!r}, 200)"
+        f"watch.loaded = harmed; watch.main({str(tmp_path)!r}, 100)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],

@@ -20,7 +20,7 @@ QUICK = {
     "svi": {"epochs": 5, "passes": 30},
     "svi_ll": {"epochs": 5, "passes": 30},
     "ensemble": {"networks": 2},
-    "qipf_plus": {"max_centers": 300, "max_tuning": 100, "max_dimension": 16},
+    "qipf_plus": {"max_centers": 200, "max_tuning": 60, "max_dimension": 16},
 }
 NEEDS_NO_FIT = {"softmax", "entropy", "max_logit", "energy", "gen", "doctor"}
 every_method = pytest.mark.parametrize("name", METHODS)
