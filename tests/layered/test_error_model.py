@@ -7,11 +7,16 @@ from sklearn.linear_model import LogisticRegression
 
 from qipf.layered.error_model import (
     PENALTY,
+    ErrorModel,
+    Evidence,
     LogOdds,
-    evidence_of_novelty,
+    NoveltyModel,
+    balanced,
+    fit_error_model,
     fit_log_odds,
+    fit_novelty_model,
     standardised_mean,
-    unfitted_scores,
+    unusual_columns,
 )
 
 
@@ -24,17 +29,25 @@ def case(count=400, seed=0):
     return torch.from_numpy(columns), torch.from_numpy(positive)
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_it_is_logistic_regression_of_standardised_columns(balanced):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_is_logistic_regression_of_standardised_columns(weighted):
     columns, positive = case()
-    found = fit_log_odds(columns, positive, balanced=balanced)
-    x = columns.numpy()
-    x = (x - x.mean(0)) / x.std(0)
-    regression = LogisticRegression(
-        C=1 / (PENALTY * len(x)), class_weight="balanced" if balanced else None, tol=1e-10
-    )
-    regression.fit(x, positive.numpy())
+    weights = balanced(positive) if weighted else torch.ones(len(positive)).double()
+    found = fit_log_odds(columns, positive, weights)
+    x, shares = columns.numpy(), (weights / weights.sum()).numpy()
+    x = x - shares @ x
+    x = x / np.sqrt(shares @ x**2)
+    regression = LogisticRegression(C=1 / (PENALTY * len(x)), tol=1e-10)
+    regression.fit(x, positive.numpy(), sample_weight=shares * len(x))
     np.testing.assert_allclose(found(columns), regression.decision_function(x), atol=1e-4)
+
+
+def test_rows_of_no_weight_do_not_matter():
+    columns, positive = case()
+    known = torch.arange(len(columns)) < 300
+    found = fit_log_odds(columns, positive, known.double())
+    alone = fit_log_odds(columns[known], positive[known])
+    torch.testing.assert_close(found(columns), alone(columns), rtol=1e-4, atol=1e-4)
 
 
 def test_no_slope_is_negative_and_that_of_a_misleading_column_is_zero():
@@ -84,22 +97,131 @@ def test_perfectly_separated_rows_stay_finite():
     assert bool((found(columns).diff() > 0).all())
 
 
-def test_evidence_by_hand():
-    novelty = evidence_of_novelty(torch.tensor([[0.0, 0.0]]), torch.tensor([[-3.0]]))
-    np.testing.assert_allclose(novelty, [[-np.log(2), 3.0]])
+def test_unusual_columns_by_hand():
+    found = unusual_columns(torch.tensor([[0.0, 0.0]]), torch.tensor([[-3.0]]))
+    np.testing.assert_allclose(found, [[-np.log(2), 3.0]])
 
 
-def test_terms_sum_to_the_score():
-    columns, _ = case()
-    score = LogOdds(0.3, torch.tensor([2.0, 0.5]).double())
-    torch.testing.assert_close(score.terms(columns).sum(1), score(columns))
-    assert score.parameters() == (0.3, 2.0, 0.5)
+def evidence_case(count=600, seed=0):
+    """Log-odds of a mixture, a softmax and a layer that is right near clean rows alone."""
+    rng = np.random.default_rng(seed)
+    perturbed = np.arange(count) >= count // 3
+    truth = rng.normal(size=count)
+    wrong = rng.random(count) < 1 / (1 + np.exp(-2 * truth))
+    mixture, softmax = (truth + rng.normal(size=count) for _ in range(2))
+    layer = np.where(perturbed, -1.0, 1.0) * truth + 0.5 * rng.normal(size=count)
+    energy = np.where(perturbed, 3.0, -3.0) + 0.3 * rng.normal(size=count)
+    density = energy + rng.normal(size=count)
+    columns = np.stack([mixture, softmax, layer], 1), np.stack([energy, density], 1)
+    evidence = Evidence(*map(torch.from_numpy, columns))
+    return evidence, torch.from_numpy(wrong), torch.from_numpy(perturbed)
+
+
+def test_the_uncertainty_by_hand():
+    model = ErrorModel(
+        LogOdds(0.5, torch.tensor([2.0])),
+        LogOdds(-1.0, torch.tensor([3.0])),
+        LogOdds(0.25, torch.tensor([1.0, 0.5, 2.0])),
+    )
+    evidence = Evidence(torch.tensor([[-2.0, 1.0, 3.0]]), torch.tensor([[0.75, 9.0]]))
+    far = 1 / (1 + np.exp(-(0.5 + 2 * 0.75)))
+    near_odds, far_odds = 0.25 - 2 + 0.5 + 6, -1 - 6
+    expected = (1 - far) * near_odds + far * far_odds
+    assert float(model(evidence)) == pytest.approx(expected, rel=1e-6)
+    constant, mixture, softmax, layer = model.terms(evidence)[0].tolist()
+    assert constant == pytest.approx((1 - far) * 0.25 - far)
+    assert mixture == pytest.approx((1 - far) * -2 + far * -6)
+    assert (softmax, layer) == pytest.approx(((1 - far) * 0.5, (1 - far) * 6))
+
+
+def test_a_layer_that_misleads_far_from_the_data_is_heard_near_it_alone():
+    evidence, wrong, perturbed = evidence_case()
+    model = fit_error_model(evidence, wrong, perturbed)
+    assert model.near.slopes[2] > 0.1
+    louder = evidence.odds.clone()
+    louder[:, 2] += 5
+    change = model(Evidence(louder, evidence.unusual)) - model(evidence)
+    assert float(change[~perturbed].min()) > 5 * float(change[perturbed].max())
+    assert bool((change >= 0).all())
+
+
+def test_the_uncertainty_is_calibrated_on_the_rows_of_the_fit():
+    evidence, wrong, perturbed = evidence_case()
+    mean = torch.sigmoid(fit_error_model(evidence, wrong, perturbed)(evidence)).mean()
+    assert float(mean) == pytest.approx(float(wrong.double().mean()), abs=1e-4)
+
+
+def test_without_perturbed_rows_half_of_both():
+    evidence, wrong, _ = evidence_case()
+    model = fit_error_model(evidence, wrong, torch.zeros_like(wrong))
+    assert model.gate.parameters() == (0, 0)
+    near, far = model.near(evidence.odds), model.far(evidence.odds[:, :1])
+    torch.testing.assert_close(model(evidence), (near + far) / 2)
+
+
+def test_no_errors_no_model():
+    evidence, wrong, perturbed = evidence_case()
+    assert fit_error_model(evidence, torch.zeros_like(wrong), perturbed) is None
+    misleading = Evidence(-evidence.odds, evidence.unusual)
+    assert fit_error_model(misleading, wrong, torch.zeros_like(perturbed)) is None
+
+
+def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
+    rng = np.random.default_rng(0)
+    mix = np.array([[1.0, 0.0], [3.0, 4.0]])
+    clean = torch.from_numpy(rng.normal(size=(20_000, 2)) @ mix.T + [5.0, -7.0])
+    model = fit_novelty_model(clean, torch.zeros(len(clean), dtype=torch.bool))
+    offsets = clean[:50].numpy() - clean.numpy().mean(0)
+    inverse = np.linalg.inv(np.cov(clean.numpy().T, bias=True))
+    expected = np.sqrt(np.einsum("ni,ij,nj->n", offsets, inverse, offsets))
+    # the covariance is shrunk a little
+    np.testing.assert_allclose(model.columns(clean[:50])[:, 2], expected, rtol=0.03)
+
+
+def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
+    rng = np.random.default_rng(0)
+    clean = rng.normal(size=(300, 3))
+    sides = np.where(rng.random((300, 1)) < 0.5, -6.0, 6.0)
+    odd = np.concatenate([rng.normal(size=(300, 1)), sides + rng.normal(size=(300, 2))], 1)
+    rows = torch.from_numpy(np.concatenate([clean, odd]))
+    perturbed = torch.arange(600) >= 300
+    model = fit_novelty_model(rows, perturbed)
+    found = model(rows)
+    assert float(found[perturbed].min()) > float(found[~perturbed].median())
+    assert bool((model.log_odds.slopes >= 0).all())
+    torch.testing.assert_close(model.terms(rows).sum(1), found)
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_novelty_with_columns_that_do_not_vary(layers):
+    rows = torch.ones(40, 1 + layers).double()
+    found = fit_novelty_model(rows, torch.arange(40) >= 20)(rows)
+    assert bool((found == found[0]).all())
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+def test_parameters_are_those_of_the_model(layers):
+    rng = np.random.default_rng(layers)
+    columns = (torch.from_numpy(rng.normal(size=(60, n))) for n in (2 + layers, 1 + layers))
+    evidence = Evidence(*columns)
+    wrong, perturbed = evidence.odds[:, 0] > 0, torch.arange(60) >= 30
+    error = fit_error_model(evidence, wrong, perturbed)
+    novelty = fit_novelty_model(evidence.unusual, perturbed)
+    again = ErrorModel.of(torch.tensor(error.parameters(), dtype=torch.float64))
+    assert again.parameters() == error.parameters()
+    torch.testing.assert_close(again(evidence), error(evidence))
+    other = NoveltyModel.of(torch.tensor(novelty.parameters(), dtype=torch.float64), layers)
+    assert other.parameters() == novelty.parameters()
+    torch.testing.assert_close(other(evidence.unusual), novelty(evidence.unusual))
 
 
 def test_without_a_fit():
-    error, novelty = unfitted_scores(2)
-    assert (error.parameters(), novelty.parameters()) == ((0, 1), (0, 0, 1, 1))
-    assert unfitted_scores(0)[1].parameters() == (0, 1)
+    evidence, *_ = evidence_case()
+    torch.testing.assert_close(ErrorModel.unfitted(1)(evidence), evidence.odds[:, 0])
+    torch.testing.assert_close(NoveltyModel.unfitted(1)(evidence.unusual), evidence.unusual[:, 1])
+    alone = evidence.unusual[:, :1]
+    torch.testing.assert_close(NoveltyModel.unfitted(0)(alone), alone[:, 0])
 
 
 def test_the_mean_of_standardised_columns():

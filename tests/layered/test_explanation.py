@@ -149,7 +149,10 @@ def test_terms_of_both_scores(model, fresh):
         assert sum(value for _, value in told.novelty_terms) == pytest.approx(told.novelty)
         assert told.p_error == pytest.approx(float(prediction.p_error[i]))
         assert told.novelty == pytest.approx(float(prediction.novelty[i]))
-        assert [name for name, _ in told.terms] == ["constant", "mixture"]
+        layers = [posterior.name for posterior in told.posteriors]
+        assert [name for name, _ in told.terms] == ["constant", "mixture", *layers]
+        named = [name for name, _ in told.novelty_terms]
+        assert named == ["constant", "energy", layers[-1], "distance"]
     assert Explanation(0, -1e4, 1.0, (), None, None, (), ()).p_error == 0.0
 
 

@@ -53,15 +53,22 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     mixture = np.einsum("nlc,l->nc", posteriors, model.weights_.numpy())
     own = mixture[np.arange(30), logits.argmax(1)]
     others = mixture.sum(1) - own
-    constant, slope = model.error_model_.parameters()
-    assert slope > 0
-    uncertainty = constant + slope * np.log(others / own)
+    energy = -np.log(np.exp(logits.astype(float)).sum(1))
+    each = posteriors[np.arange(30), :, logits.argmax(1)]
+    odds = np.column_stack([np.log(others / own), np.log((posteriors.sum(2) - each) / each)])
+    error = model.error_model_
+    far = 1 / (1 + np.exp(-(error.gate.constant + float(error.gate.slopes) * energy)))
+    near_odds = error.near.constant + odds @ error.near.slopes.numpy()
+    far_odds = error.far.constant + odds[:, 0] * float(error.far.slopes)
+    uncertainty = (1 - far) * near_odds + far * far_odds
     prediction = model(features, logits)
     np.testing.assert_allclose(model.uncertainty(features, logits), uncertainty, rtol=1e-5)
     np.testing.assert_allclose(prediction.p_error, 1 / (1 + np.exp(-uncertainty)), rtol=1e-4)
-    energy = -np.log(np.exp(logits.astype(float)).sum(1))
-    columns = np.column_stack([energy, -model.log_density(features, logits)])
-    constant, *slopes = model.novelty_model_.parameters()
+    unusual = np.column_stack([energy, -model.log_density(features, logits)])
+    novelty = model.novelty_model_
+    distance = np.linalg.norm((unusual - novelty.mean.numpy()) @ novelty.whiten.numpy(), axis=1)
+    columns = np.column_stack([energy, unusual[:, -1], distance])
+    constant, *slopes = novelty.log_odds.parameters()
     np.testing.assert_allclose(prediction.novelty, constant + columns @ slopes, rtol=1e-6)
     np.testing.assert_array_equal(model.novelty(features, logits), prediction.novelty)
     np.testing.assert_allclose(prediction.probabilities, mixture)

@@ -7,16 +7,17 @@ from sklearn.metrics import roc_auc_score
 from qipf import QIPFWarning
 from qipf.layered import mixture as mixture_weights
 from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import Evidence, fit_error_model
 from qipf.layered.holdout import FEWEST, Tuning
 from qipf.layered.metric import Metric
 from qipf.layered.mixture import (
     LEAST,
     WIDTHS,
+    evidence_of,
     fit_mixture,
     likeliest_weights,
     log_odds_of_error,
     posteriors_of,
-    weighted_mean,
 )
 from qipf.network.features import LayerSite
 
@@ -170,18 +171,33 @@ def test_the_fields_it_was_given_are_left_alone():
 
 
 def test_gains_are_areas_of_each_set_less_the_softmaxs():
+    """Judged on the half of the examples that did not fit the weights and the uncertainty."""
     found = mixture_weights._tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
-    columns = [0, 1 + WIDTHS.index(1.0)]
-    weights = torch.tensor([0.3, 0.7]).double()
+    found = found.columns([0, 1 + WIDTHS.index(1.0)])
+    even = torch.arange(len(TUNING.labels)) % 2 == 0
     expected = []
-    for logits, rows in TUNING.sets.values():
-        softmax, predicted = logits.double().softmax(1), logits.argmax(1)
-        posteriors = posteriors_of(logits, [FIELDS[GOOD]], [FIELDS[GOOD](rows[GOOD])])
-        whole = weighted_mean(posteriors, weights)
-        wrong = predicted != TUNING.labels
-        areas = [roc_auc_score(wrong, log_odds_of_error(p, predicted)) for p in (whole, softmax)]
-        expected.append(areas[0] - areas[1])
-    assert found[columns].gains(weights) == pytest.approx(expected)
+    for known in (even, ~even):
+        parts = []
+        for logits, rows in TUNING.sets.values():
+            posteriors = posteriors_of(logits, [FIELDS[GOOD]], [FIELDS[GOOD](rows[GOOD])])
+            parts.append((logits, posteriors))
+        rows = range(int(known.sum()))
+        truth = [p[known][rows, :, TUNING.labels[known]] for _, p in parts]
+        weights = likeliest_weights(torch.cat(truth))
+        every = [
+            (evidence_of(z, p, torch.zeros(len(z), 0), weights)[1], z.argmax(1) != TUNING.labels)
+            for z, p in parts
+        ]
+        fitted = fit_error_model(
+            Evidence(*(torch.cat([e[k][known] for e, _ in every]) for k in (0, 1))),
+            torch.cat([wrong[known] for _, wrong in every]),
+            torch.arange(len(every)).repeat_interleave(int(known.sum())) > 0,
+        )
+        for (z, _), (evidence, wrong) in zip(parts, every, strict=True):
+            softmax = log_odds_of_error(z.double().softmax(1), z.argmax(1))
+            areas = [roc_auc_score(wrong[~known], s[~known]) for s in (fitted(evidence), softmax)]
+            expected.append(areas[0] - areas[1])
+    assert found.gains() == pytest.approx(expected)
     assert min(expected) > 0
 
 

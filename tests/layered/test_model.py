@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from qipf import LayeredQIPF
-from qipf.layered.mixture import log_odds_of_error, posteriors_of
+from qipf.layered import model as layered_model
+from qipf.layered.mixture import evidence_of, log_odds_of_error, posteriors_of
 from qipf.network.features import LayerSite, run_in_batches
 from tests.layered.conftest import FEW, batches, fitted
 from tests.stored.write_files import layered_data, layered_network
@@ -23,12 +24,15 @@ def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh
     mixture = torch.einsum("nlc,l->nc", model.posteriors(fresh), model.weights_)
     torch.testing.assert_close(prediction.probabilities, mixture)
     torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(30).double())
+    densities = model.log_density(fresh)
+    scored = evidence_of(prediction.logits, model.posteriors(fresh), densities, model.weights_)[1]
     odds = log_odds_of_error(mixture, prediction.predicted)
-    torch.testing.assert_close(prediction.uncertainty, model.error_model_(odds[:, None]))
+    torch.testing.assert_close(scored.odds[:, 0], odds)
+    torch.testing.assert_close(prediction.uncertainty, model.error_model_(scored))
     torch.testing.assert_close(prediction.p_error, torch.sigmoid(prediction.uncertainty))
     energy = -prediction.logits.double().logsumexp(1, keepdim=True)
-    columns = torch.cat([energy, -model.log_density(fresh)], 1)
-    torch.testing.assert_close(prediction.novelty, model.novelty_model_(columns))
+    torch.testing.assert_close(scored.unusual, torch.cat([energy, -densities], 1))
+    torch.testing.assert_close(prediction.novelty, model.novelty_model_(scored.unusual))
     assert torch.equal(model.novelty(fresh), prediction.novelty)
     assert torch.equal(model.uncertainty(fresh), prediction.uncertainty)
 
@@ -83,16 +87,19 @@ def test_a_coreset_stands_for_no_more_examples_than_are_held(net, data, monkeypa
 
 
 @pytest.mark.slow
-def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named():
+def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named(monkeypatch):
     """What the last layer reads tells two classes apart, and nothing of the third."""
     net, data = layered_network(), layered_data()
     with torch.no_grad():
         net[2].weight[0] = torch.tensor([0.0, 0, 0, 1, 0, 0])
         net[2].weight[1:] *= 1e-3
+    heard = fitted(net, data)  # in the uncertainty, though hardly in the mixture
+    monkeypatch.setattr(layered_model, "LEAST", 0.4)
     auto = fitted(net, data)
     named = fitted(net, data, layers=["1", "3"])
     assert named.layers_ == (LayerSite("1"), LayerSite("3"))
-    assert float(named.weights_[2]) < 0.05
+    assert float(named.weights_[2]) < 0.05 < float(named.error_model_.near.slopes[3])
+    assert heard.layers_ == (LayerSite("2", "input"), LayerSite("4", "input"))
     assert auto.layers_ == (LayerSite("2", "input"),)
     assert auto.posteriors(data[0]).shape == (300, 2, 3)
     assert float(auto.weights_.sum()) == pytest.approx(1)

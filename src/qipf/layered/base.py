@@ -14,15 +14,16 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import (
+    ErrorModel,
+    Evidence,
     LogOdds,
-    evidence_of_novelty,
-    fit_log_odds,
-    standardised_mean,
-    unfitted_scores,
+    NoveltyModel,
+    fit_error_model,
+    fit_novelty_model,
 )
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import POSTERIORS, log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite
@@ -49,14 +50,6 @@ class RowScores(NamedTuple):
         return torch.sigmoid(self.uncertainty)
 
 
-class Evidence(NamedTuple):
-    """What the scores of some predictions are computed from."""
-
-    probabilities: Tensor  # (n, classes) of the mixture
-    error: Tensor  # (n, 1) the mixture's log-odds against the predicted class
-    novelty: Tensor  # (n, 1 + layers) energy and minus log densities
-
-
 class LayeredModel(CalibrationMixin):
     """Fields of layers, the weights of their mixture, and the scores.
 
@@ -65,15 +58,15 @@ class LayeredModel(CalibrationMixin):
     layers_ : the layer sites that are read.
     fields_ : the layers' fields.
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
-    error_model_ : uncertainty from the mixture's log-odds.
+    error_model_ : uncertainty from the log-odds of the mixture, the softmax and the layers.
     novelty_model_ : novelty from the energy and the layers' log densities.
     """
 
     layers_: tuple[LayerSite, ...]
     fields_: tuple[ClassField, ...]
     weights_: Tensor  # (1 + layers,)
-    error_model_: LogOdds
-    novelty_model_: LogOdds
+    error_model_: ErrorModel
+    novelty_model_: NoveltyModel
 
     layers: Any
     max_centers: int
@@ -116,22 +109,22 @@ class LayeredModel(CalibrationMixin):
         densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
         return posteriors, densities.double()
 
-    def _evidence(self, logits: Tensor, rows: Rows) -> Iterator[Evidence]:
-        """In parts: with many classes the posteriors take much more memory than their mixture."""
+    def _evidence(self, logits: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Evidence]]:
+        """The mixture's probabilities, and what the scores are computed from.
+
+        In parts: with many classes the posteriors take much more memory than their mixture.
+        """
         weights = self.weights_.to(logits.device)
         size = max(1, POSTERIORS // (len(weights) * logits.shape[1]))
         for start in range(0, max(1, len(logits)), size):
             part = slice(start, start + size)
             own_rows = {site: rows[site][part] for site in self.layers_}
-            posteriors, densities = self._posteriors(logits[part], own_rows)
-            probabilities = weighted_mean(posteriors, weights)
-            error = log_odds_of_error(probabilities, logits[part].argmax(1))[:, None]
-            yield Evidence(probabilities, error, evidence_of_novelty(logits[part], densities))
+            yield evidence_of(logits[part], *self._posteriors(logits[part], own_rows), weights)
 
     def _row_scores(self, logits: Tensor, rows: Rows) -> RowScores:
         parts = [
-            (self.error_model_(error), probabilities, self.novelty_model_(novelty))
-            for probabilities, error, novelty in self._evidence(logits, rows)
+            (self.error_model_(evidence), probabilities, self.novelty_model_(evidence.unusual))
+            for probabilities, evidence in self._evidence(logits, rows)
         ]
         return RowScores(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
@@ -144,7 +137,9 @@ class LayeredModel(CalibrationMixin):
         """
         self._clear_calibration()
         self._training = None
-        self.error_model_, self.novelty_model_ = unfitted_scores(len(self.layers_))
+        count = len(self.layers_)
+        self.error_model_ = ErrorModel.unfitted(count)
+        self.novelty_model_ = NoveltyModel.unfitted(count)
         if not tuning.sets:
             return
         clean, _ = tuning.sets["clean"]
@@ -152,21 +147,22 @@ class LayeredModel(CalibrationMixin):
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
         step = max(1, len(tuning.sets) * len(clean) // MEASURED)
         truth = tuning.labels[::step]
-        errors, novelties, wrongs = [], [], []
+        sets, wrongs = [], []
         for logits, rows in tuning.sets.values():
             few = {site: rows[site][::step] for site in self.layers_}
-            parts = list(self._evidence(logits[::step], few))
-            errors.append(torch.cat([part.error for part in parts]).cpu())
-            novelties.append(torch.cat([part.novelty for part in parts]).cpu())
+            parts = [evidence for _, evidence in self._evidence(logits[::step], few)]
+            sets.append(
+                Evidence(*(torch.cat(columns).cpu() for columns in zip(*parts, strict=True)))
+            )
             wrongs.append((logits[::step].argmax(1) != truth).cpu())
-        fitted = fit_log_odds(torch.cat(errors), torch.cat(wrongs))
+        every = Evidence(*(torch.cat(columns) for columns in zip(*sets, strict=True)))
+        perturbed = torch.arange(len(every.odds)) >= len(truth)  # the first set is clean
+        fitted = fit_error_model(every, torch.cat(wrongs), perturbed)
         self.error_model_ = fitted or self.error_model_
-        perturbed = torch.arange(sum(map(len, novelties))) >= len(novelties[0])
-        fitted = fit_log_odds(torch.cat(novelties), perturbed, balanced=True)
-        self.novelty_model_ = fitted or standardised_mean(novelties[0])
+        self.novelty_model_ = fit_novelty_model(every.unusual, perturbed)
         found = [
-            error_detection(self.error_model_(error), wrong, logits[::step].cpu())
-            for error, wrong, (logits, _) in zip(errors, wrongs, tuning.sets.values(), strict=True)
+            error_detection(self.error_model_(evidence), wrong, logits[::step].cpu())
+            for evidence, wrong, (logits, _) in zip(sets, wrongs, tuning.sets.values(), strict=True)
         ]
         self.detection_ = mean_detection(
             [part for part in found if part is not None],
@@ -221,13 +217,17 @@ class LayeredModel(CalibrationMixin):
             )
         ]
         names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
-        names_of_novelty = ("constant", "energy", *(f"-log density of {s}" for s in self.layers_))
+        error, novelty = self.error_model_, self.novelty_model_.log_odds
+        last = f"-log density of {self.layers_[-1]}" if self.layers_ else "energy"
         return {
             "kind": "fields of layers",
             "softmax": f"weight {float(self.weights_[0]):.3f}",
             "layers": "\n".join(layers) or "none",
-            "uncertainty": _terms(self.error_model_, ("constant", "log-odds of the mixture")),
-            "novelty": _terms(self.novelty_model_, names_of_novelty),
+            "uncertainty": "near the training data "
+            + _terms(error.near, ("constant", "mixture", "softmax", *map(str, self.layers_)))
+            + "; far from it "
+            + _terms(error.far, ("constant", "mixture")),
+            "novelty": _terms(novelty, ("constant", "energy", last, "distance")),
             "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
         }
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import LogOdds, evidence_of_novelty
-from qipf.layered.mixture import log_odds_of_error, own_and_others, weighted_mean
+from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.mixture import evidence_of, own_and_others
 from qipf.network.features import LayerSite, Rows
 
 #: Name of the softmax among the layers.
@@ -126,30 +126,29 @@ def explanations(
     posteriors: Tensor,  # (n, 1 + layers, classes)
     densities: Tensor,  # (n, layers) logarithms
     weights: Tensor,  # (1 + layers,)
-    scores: tuple[LogOdds, LogOdds],  # uncertainty and novelty
+    scores: tuple[ErrorModel, NoveltyModel],
     fields: Mapping[LayerSite, ClassField],
     count: int,
 ) -> list[Explanation]:
     """One explanation per prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
-    probabilities = weighted_mean(posteriors, weights)
+    probabilities, evidence = evidence_of(logits, posteriors, densities, weights)
     support, others = own_and_others(posteriors, predicted)
     share = shares(others.sum(2), weights)  # not of 1 - p, which loses digits near one
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
     values = (weights.expand_as(share), preferred, confidence, support, share)
-    error = log_odds_of_error(probabilities, predicted)[:, None]
-    novelty = evidence_of_novelty(logits, densities)
-    of_error, of_novelty = ("constant", "mixture"), ("constant", "energy", *names[1:])
+    of_error = ("constant", "mixture", *names)
+    of_novelty = ("constant", "energy", names[-1], "distance")
     columns = zip(
         predicted.tolist(),
-        scores[0](error).tolist(),
+        scores[0](evidence).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         zip(*(value.tolist() for value in values), strict=True),
         _nearby(rows, predicted, others[:, 1:], share[:, 1:], fields, count),
-        scores[1](novelty).tolist(),
-        _named(of_error, scores[0].terms(error)),
-        _named(of_novelty, scores[1].terms(novelty)),
+        scores[1](evidence.unusual).tolist(),
+        _named(of_error, scores[0].terms(evidence)),
+        _named(of_novelty, scores[1].terms(evidence.unusual)),
         strict=True,
     )
     return [

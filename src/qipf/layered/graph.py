@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import LogOdds, evidence_of_novelty
-from qipf.layered.mixture import log_odds_of_error, posteriors_of, weighted_mean
+from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.mixture import evidence_of, posteriors_of
 from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
 from qipf.network.forward import device_of
 from qipf.network.tasks import single_logits
@@ -33,7 +33,7 @@ class MixtureGraph(nn.Module):
         self,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
-        scores: tuple[LogOdds, LogOdds],  # uncertainty and novelty
+        scores: tuple[ErrorModel, NoveltyModel],
         threshold: float | None,
         device: torch.device,
     ) -> None:
@@ -42,24 +42,19 @@ class MixtureGraph(nn.Module):
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
-        self._error, self._novelty = scores
-        self.error_slopes: Tensor
-        self.register_buffer("error_slopes", self._error.slopes.to(device))
-        self.novelty_slopes: Tensor
-        self.register_buffer("novelty_slopes", self._novelty.slopes.to(device))
+        error, novelty = scores
+        self._error, self._novelty = error.to(device), novelty.to(device)
 
     def scored(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Logits (n, classes), and in float64 the scores (n,) and probabilities (n, classes)."""
         values = [field.in_one(rows[site]) for site, field in self._fields.items()]
         with ExactConstants():
             posteriors = posteriors_of(logits, self._fields.values(), values)
-            probabilities = weighted_mean(posteriors, self.weights)
-            evidence = log_odds_of_error(probabilities, logits.argmax(1))[:, None]
-            uncertainty = LogOdds(self._error.constant, self.error_slopes)(evidence)
             none = torch.zeros_like(logits[:, :0]).double()
             densities = torch.cat([none, *(v.log_density[:, None].double() for v in values)], 1)
-            evidence = evidence_of_novelty(logits, densities)
-            novelty = LogOdds(self._novelty.constant, self.novelty_slopes)(evidence)
+            probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
+            uncertainty = self._error(evidence)
+            novelty = self._novelty(evidence.unusual)
             finite = torch.isfinite(logits).all(1)
             for read in rows.values():
                 finite = finite & torch.isfinite(read).all(1)
@@ -90,7 +85,7 @@ class LayersGraph(MixtureGraph):
         net: nn.Module,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
-        scores: tuple[LogOdds, LogOdds],
+        scores: tuple[ErrorModel, NoveltyModel],
         example: Example,
         threshold: float | None = None,
     ) -> None:

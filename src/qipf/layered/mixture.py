@@ -3,18 +3,20 @@ r"""Posteriors of the softmax and the layers, and their mixture of the greatest 
 .. math:: \bar p = \sum_l \alpha_l\, q_l, \qquad
           \alpha = \arg\max \sum_i \log \sum_l \alpha_l\, q_l(y_i \mid x_i)
 
-The log-likelihood is concave in :math:`\alpha`; EM maximises it. The score of a prediction of
-class k is the log-odds of an error, :math:`\log(1-\bar p_k) - \log \bar p_k`.
+The log-likelihood is concave in :math:`\alpha`; EM maximises it. `qipf.layered.error_model` makes
+the uncertainty of a prediction of class k from log-odds against it,
+:math:`\log(1-\bar p_k) - \log \bar p_k` of the mixture, and the same of each posterior.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from qipf.errors import warn
 from qipf.layered.class_field import ClassField, FieldValues
+from qipf.layered.error_model import Evidence, fit_error_model, unusual_columns
 from qipf.layered.holdout import FEWEST, Tuning
 from qipf.metrics.error_detection import roc_auc
 from qipf.network.features import LayerSite
@@ -23,8 +25,8 @@ from qipf.progress import progress
 #: EM stops when the mean log-likelihood is this close to its maximum, or after so many steps.
 TOLERANCE, MOST_STEPS = 1e-4, 5000
 
-#: Floor of a probability before its logarithm is taken.
-TINY = 1e-300
+#: Floor of a probability before its logarithm is taken, and floor of one that a layer gives.
+TINY, TINY_IN_LAYER = 1e-300, 1e-20
 
 
 def likeliest_weights(likelihoods: Tensor) -> Tensor:  # (n, L) -> (L,)
@@ -67,7 +69,7 @@ def posteriors_of(
 def own_and_others(posteriors: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:  # (n, L, C)
     """Probabilities of the predicted classes (n, L), and all with those set to zero (n, L, C)."""
     own = predicted[:, None, None].expand(-1, posteriors.shape[1], 1)
-    return posteriors.gather(2, own)[..., 0], posteriors.scatter(2, own, 0.0)
+    return posteriors.gather(2, own)[..., 0], posteriors.scatter(2, own, 0)
 
 
 def weighted_mean(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
@@ -91,11 +93,34 @@ def log_odds_of_error(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n
     return log_odds(others, own)
 
 
+def odds_columns(own: Tensor, against: Tensor, weights: Tensor) -> Tensor:  # -> (n, 1 + L)
+    """Log-odds against the predicted classes: of the mixture, of the softmax, of each layer.
+
+    `own` and `against` (n, L) are probabilities of the predicted classes, and of all others.
+    """
+    mixture = log_odds((against * weights).sum(1), (own * weights).sum(1))
+    softmax = log_odds(against[:, 0], own[:, 0])
+    floored = (part[:, 1:].clamp(min=TINY_IN_LAYER) for part in (against, own))
+    return torch.cat([mixture[:, None], softmax[:, None], log_odds(*floored)], 1)
+
+
+def evidence_of(
+    logits: Tensor,  # (n, classes)
+    posteriors: Tensor,  # (n, 1 + layers, classes)
+    densities: Tensor,  # (n, layers) logarithms
+    weights: Tensor,  # (1 + layers,)
+) -> tuple[Tensor, Evidence]:
+    """The mixture's probabilities (n, classes), and what the scores are computed from."""
+    own, others = own_and_others(posteriors, logits.argmax(1))
+    odds = odds_columns(own, others.sum(2), weights)
+    return weighted_mean(posteriors, weights), Evidence(odds, unusual_columns(logits, densities))
+
+
 #: Factors on a layer's bandwidth among which the weights choose, for all layers at once: chosen for
 #: each layer alone, bandwidths come out wider.
 WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)
 
-#: Layers with a smaller weight are left out.
+#: Layers with a smaller weight in the mixture, and in the uncertainty, are left out.
 LEAST = 0.05
 
 #: Largest number of tuning rows.
@@ -112,23 +137,55 @@ class TuningPosteriors:
     truth: Tensor  # (n, 1 + fields) probability of the true class
     own: Tensor  # (n, 1 + fields) of the predicted class
     against: Tensor  # (n, 1 + fields) of all other classes
+    energy: Tensor  # (n, 1)
     wrong: Tensor  # (n,) where the network errs
-    sets: Tensor  # (n,) which set a row is of
+    sets: Tensor  # (n,) which set a row is of; 0 for the clean rows
+    examples: Tensor  # (n,) which example a row is of
 
-    def __getitem__(self, columns: list[int]) -> "TuningPosteriors":
+    def columns(self, columns: list[int]) -> "TuningPosteriors":
+        """The posteriors of these fields; the softmax is column 0."""
         truth, own, against = (p[:, columns] for p in (self.truth, self.own, self.against))
-        return TuningPosteriors(truth, own, against, self.wrong, self.sets)
+        return replace(self, truth=truth, own=own, against=against)
 
-    def gains(self, weights: Tensor) -> list[float]:
-        """ROC-AUC of the mixture's errors minus the softmax's, for each set with errors."""
-        mixture = log_odds(self.against @ weights, self.own @ weights)
-        softmax = log_odds(self.against[:, 0], self.own[:, 0])
+    def rows(self, rows: Tensor) -> "TuningPosteriors":  # (n,) booleans
+        """Some of the rows."""
+        return TuningPosteriors(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+    def evidence(self, weights: Tensor) -> Evidence:
+        """What the uncertainty is computed from, with these weights of the mixture."""
+        return Evidence(odds_columns(self.own, self.against, weights), self.energy)
+
+    def importances(self, weights: Tensor) -> Tensor:  # (1 + fields,) -> (1 + fields,)
+        """Shares of the softmax and the fields in the slopes of the uncertainty.
+
+        Slopes are those of standardised log-odds; the mixture has a share too.
+        """
+        evidence = self.evidence(weights)
+        found = fit_error_model(evidence, self.wrong, self.sets > 0)
+        if found is None:
+            return torch.zeros_like(weights)
+        slopes = found.near.slopes.to(weights) * evidence.odds.std(0)
+        return slopes[1:] / slopes.sum()
+
+    def gains(self) -> list[float]:
+        """ROC-AUC of errors by the uncertainty minus that by the softmax, for sets with errors.
+
+        Weights and uncertainty are fitted on one half of the examples and judged on the other.
+        """
         found = []
-        for number in self.sets.unique():
-            member = self.sets == number
-            wrong, *scores = (v[member].cpu().numpy() for v in (self.wrong, mixture, softmax))
-            if wrong.any() and not wrong.all():
-                found.append(roc_auc(scores[0], wrong) - roc_auc(scores[1], wrong))
+        for half in (0, 1):
+            known = self.rows(self.examples % 2 == half)
+            weights = likeliest_weights(known.truth)
+            fitted = fit_error_model(known.evidence(weights), known.wrong, known.sets > 0)
+            other = self.rows(self.examples % 2 != half)
+            evidence = other.evidence(weights)
+            score = evidence.odds[:, 0] if fitted is None else fitted(evidence)
+            for number in other.sets.unique():
+                member = other.sets == number
+                columns = (other.wrong, score, evidence.odds[:, 1])
+                wrong, *scores = (value[member].cpu().numpy() for value in columns)
+                if wrong.any() and not wrong.all():
+                    found.append(roc_auc(scores[0], wrong) - roc_auc(scores[1], wrong))
         return found
 
 
@@ -138,9 +195,9 @@ def fit_mixture(
     """The fields that the mixture keeps, at their best bandwidths, and its weights.
 
     The weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
-    layer keeps the bandwidth with the largest weight, and layers below the `least` weight are left
-    out. The softmax is used alone, with a warning, if there are too few examples or no errors, or
-    if the mixture does not detect errors better on average.
+    layer keeps the bandwidth with the largest weight. Layers whose weights in the mixture and in
+    the uncertainty are both below `least` are left out. The softmax is used alone, with a warning,
+    if there are too few examples or no errors, or if the layers do not help to detect errors.
     """
     if not fields:
         return _softmax_alone()
@@ -149,19 +206,19 @@ def fit_mixture(
     found = _tuning_posteriors(fields, tuning)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
     best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
-    columns = {site: 1 + i * len(WIDTHS) + best[site] for i, site in enumerate(fields)}
-    weights = likeliest_weights(found[[0, *columns.values()]].truth)[1:].tolist()
-    least = min(least, max(weights))  # the layer with the largest weight always stays
-    kept = [site for site, weight in zip(fields, weights, strict=True) if weight >= least]
-    found = found[[0, *(columns[site] for site in kept)]]
-    final = likeliest_weights(found.truth)
-    gains = found.gains(final)
+    found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
+    weights = likeliest_weights(found.truth)
+    heard = torch.maximum(weights, found.importances(weights))[1:].tolist()
+    least = min(least, max(heard))  # the layer with the largest weight always stays
+    kept = {site: 1 + i for i, site in enumerate(fields) if heard[i] >= least}
+    found = found.columns([0, *kept.values()])
+    gains = found.gains()
     if not gains:
         return _softmax_alone("the network makes no errors to learn from, even on perturbed inputs")
     if sum(gains) <= 0:
         return _softmax_alone("they detect the network's errors no better than its softmax does")
     at_best = {s: fields[s].at(WIDTHS[best[s]] * fields[s].bandwidth) for s in kept}
-    return at_best, final.cpu()
+    return at_best, likeliest_weights(found.truth).cpu()
 
 
 def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
@@ -184,7 +241,10 @@ def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -
             truth, _ = own_and_others(posteriors, labels)
             own, others = own_and_others(posteriors, predicted)
             sets = torch.full_like(labels, number)
-            parts.append((truth, own, others.sum(2), predicted != labels, sets))
+            energy = unusual_columns(logits[part], posteriors.new_empty(len(part), 0))
+            parts.append(
+                (truth, own, others.sum(2), energy, predicted != labels, sets, part // step)
+            )
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 

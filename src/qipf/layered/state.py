@@ -10,7 +10,7 @@ from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import LogOdds, unfitted_scores
+from qipf.layered.error_model import ErrorModel, NoveltyModel
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED
@@ -46,8 +46,8 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
-#: Arrays of the uncertainty and the novelty: a constant and slopes. A file has neither if these
-#: were not fitted, as in earlier versions.
+#: Arrays of the uncertainty and the novelty. A file has neither if these were not fitted, as in
+#: earlier versions.
 SCORES = ("error_model", "novelty_model")
 
 
@@ -60,7 +60,9 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     decisions, arrays = calibration.calibration_state(model)
     arrays["weights"] = model.weights_.numpy()
     scores = [s.parameters() for s in (model.error_model_, model.novelty_model_)]
-    if scores != [s.parameters() for s in unfitted_scores(len(model.layers_))]:
+    count = len(model.layers_)
+    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count)
+    if scores != [s.parameters() for s in unfitted]:
         arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
     layers = []
     for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
@@ -143,19 +145,20 @@ def _checked_sites(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[Laye
     return sites
 
 
-def _checked_scores(path: str, arrays: Arrays, layers: int) -> tuple[LogOdds, LogOdds]:
-    unfitted = unfitted_scores(layers)
+def _checked_scores(path: str, arrays: Arrays, layers: int) -> tuple[ErrorModel, NoveltyModel]:
+    error, novelty = ErrorModel.unfitted(layers), NoveltyModel.unfitted(layers)
     if not any(name in arrays for name in SCORES):
-        return unfitted
-    found = []
-    for name, like in zip(SCORES, unfitted, strict=True):
-        parameters = arrays[name]
-        if len(parameters) != 1 + len(like.slopes) or not (parameters[1:] >= 0).all():
-            refuse(
-                path, f"its {name} is not a constant and {len(like.slopes)} slopes of at least 0"
-            )
-        found.append(LogOdds(float(parameters[0]), _tensor(parameters[1:])))
-    return found[0], found[1]
+        return error, novelty
+    parameters = [_tensor(arrays[name]) for name in SCORES]
+    sizes = len(error.parameters()), len(novelty.parameters())
+    for name, found, size in zip(SCORES, parameters, sizes, strict=True):
+        if len(found) != size:
+            refuse(path, f"its {name} has {len(found)} numbers, not {size}")
+    error, novelty = ErrorModel.of(parameters[0]), NoveltyModel.of(parameters[1], layers)
+    for part in (error.gate, error.far, error.near, novelty.log_odds):
+        if not bool((part.slopes >= 0).all()):
+            refuse(path, "it has a slope below 0")
+    return error, novelty
 
 
 def _check_arrays(path: str, arrays: Arrays, layers: int) -> None:
