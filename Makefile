@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
 .PHONY: demo test quick check clean
 

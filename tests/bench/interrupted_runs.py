@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 import torch
-import torch._dynamo  # Adam imports it on first use; here once, instead of in every child
 
 from qipf.bench.runner import run
 from tests.bench.tiny import TINY, without_timings
@@ -105,6 +104,8 @@ def last_step(act, left, whole):
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # Adam imports it on first use; here once, instead of in every child
+
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])

@@ -14,16 +14,23 @@ from qipf.bench.training import train
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def trained():
+    """Digits, and a network trained on them."""
+    digits = datasets.load("digits")
+    net, _ = build("mlp", channels=1, classes=10, size=8, seed=0)
+    train(net, digits.train_images, digits.train_labels, Recipe(epochs=20), seed=0)
+    return digits, net
+
+
 @pytest.fixture(scope="module", params=["random", "coreset"])
-def judged(request):
+def judged(request, trained):
     """ROC-AUC of the uncertainty and of the entropy, by degrees of rotation.
 
     All training examples are centres, or 200 weighted ones stand for them.
     """
     few = {"max_centers": 200} if request.param == "coreset" else {}
-    digits = datasets.load("digits")
-    net, _ = build("mlp", channels=1, classes=10, size=8, seed=0)
-    train(net, digits.train_images, digits.train_labels, Recipe(epochs=20), seed=0)
+    digits, net = trained
     seen = list(
         zip(digits.train_images.div(255).split(400), digits.train_labels.split(400), strict=True)
     )

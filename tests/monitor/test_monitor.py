@@ -31,11 +31,11 @@ def clean(rng, size, length, kind):
 
 @pytest.mark.slow
 def test_false_alarms_over_long_clean_streams_are_at_most_alpha():
-    """500 streams, each with a new held-out set, most of them smaller than the stream.
+    """250 streams, each with a new held-out set, most of them smaller than the stream.
 
     Tested after every prediction: an alarm at level alpha is a peak of at least 1/alpha.
     """
-    rng, streams, length = np.random.default_rng(0), 500, 5000
+    rng, streams, length = np.random.default_rng(0), 250, 5000
     designs = [(30, "plain"), (300, "heavy"), (300, "tied"), (3000, "plain")]
     lowest = []
     for k in range(streams):
