@@ -1,10 +1,14 @@
 """Building a field: the rows and labels that choose its bandwidth, and the rows it is made of."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from qipf import QIPF
+from qipf.calibration.detection import ErrorDetection
+from qipf.field import fitting
 from qipf.field.bandwidth import FACTORS, Choice
 from tests.conftest import make_logits
 
@@ -141,3 +145,37 @@ def test_bandwidth_rules(train):
     assert given.bandwidth_criterion_ == "given"
     few = QIPF().fit(train[:6])
     assert few.bandwidth_criterion_ == "silverman"
+
+
+@pytest.mark.parametrize(
+    ("columns", "count", "deficit", "score"),
+    [
+        (3, 1000, 0.125, "modes"),  # not more than the largest deficit
+        (3, 1000, 0.1875, "entropy"),
+        (3, 4000, 0.125, "modes"),  # more rows do not allow more
+        (3, 4000, 0.1875, "entropy"),
+        (3, 500, 0.0625, "modes"),  # half of the rows allow half
+        (3, 500, 0.125, "entropy"),
+        (3, 1000, -0.25, "modes"),
+        (2, 1000, -0.25, "entropy"),  # two classes always
+    ],
+)
+def test_the_entropy_replaces_a_field_that_is_far_behind(
+    columns, count, deficit, score, monkeypatch
+):
+    found = ErrorDetection(200, 50, 0.5, 0.5 + deficit)
+    monkeypatch.setattr(fitting, "LARGEST_DEFICIT", 0.125)
+    monkeypatch.setattr(
+        fitting, "_set_detection", lambda field, *_: setattr(field, "detection_", found)
+    )
+    rows = SimpleNamespace(
+        sample=torch.zeros(5, columns), sample_nearness=lambda: np.zeros(5), are_logits=True,
+        count=count,
+    )  # fmt: skip
+    choice = SimpleNamespace(wanted=np.ones(5, bool))
+    for fallback in (True, False):
+        field = QIPF(fallback=fallback)
+        fitting._check_score(field, rows, rows.sample, choice)
+        assert field.score_ == (score if fallback else "modes")
+        used = found.entropy if field.score_ == "entropy" else found.uncertainty
+        assert field.detection_.uncertainty == used

@@ -88,7 +88,7 @@ def _initial(
         distances[torch.from_numpy(new)] = 0.0  # exactly, so that none is drawn twice
         bar.update(new.size)
         chances = distances.double().cpu().numpy()
-        chances /= chances.max() or 1.0
+        chances = chances / (chances.max() or 1.0)  # not in place: it may be the tensor's memory
         wanted = min(max(1, chosen.size // 2), size - chosen.size)
         new = _draw(weights * chances ** (POWER // 2), wanted, random)
         if new.size == 0:  # every row equals a chosen one
