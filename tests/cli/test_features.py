@@ -8,7 +8,7 @@ import pytest
 
 import qipf
 from tests.cli.commands import error_line, run
-from tests.layered.test_features import FRESH, HELD_OUT, TRAIN
+from tests.layered.feature_examples import FRESH, HELD_OUT, TRAIN
 
 
 @pytest.fixture

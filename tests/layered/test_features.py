@@ -1,6 +1,5 @@
 """FeatureQIPF: the score of LayeredQIPF from arrays, with every verb of the contract."""
 
-import pickle
 import re
 
 import numpy as np
@@ -8,25 +7,9 @@ import pytest
 import torch
 
 import qipf
-from qipf import FeatureQIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError, ShiftMonitor
-from qipf.layered.holdout import ONE_IN
-from qipf.layered.predictions import checked_copies, checked_predictions, noisy_copies
+from qipf import FeatureQIPF, QIPFFileError, QIPFInputError, ShiftMonitor
+from tests.layered.feature_examples import FEW, FRESH, HELD_OUT, TRAIN
 from tests.storage.forged_files import changed
-
-FEW = {"max_centers": 200, "max_tuning": 60}
-
-
-def examples(count, seed, classes=4):
-    """Two layers that know the class and logits that err where the second layer is noisy."""
-    random = np.random.default_rng(seed)
-    labels = random.integers(classes, size=count)
-    deep = np.eye(classes)[labels] + 0.25 * random.normal(size=(count, classes))
-    early = np.repeat(np.eye(classes)[labels], 2, 1) + 0.3 * random.normal(size=(count, 8))
-    logits = 6 * deep + 1.5 * random.normal(size=(count, classes))
-    return {"early": early, "deep": deep}, logits, labels
-
-
-TRAIN, HELD_OUT, FRESH = examples(400, 0), examples(600, 1), examples(30, 2)
 
 
 @pytest.fixture(scope="module")
@@ -230,191 +213,6 @@ def test_invalid_files_are_rejected(model, tmp_path, keys, value, reason):
         qipf.load(path)
 
 
-# ---------------------------------------------------------------------- what it is fitted on
-
-
-@pytest.mark.slow
-def test_examples_to_tune_with_are_no_centres():
-    model = FeatureQIPF(max_tuning=60).fit(*TRAIN)
-    assert len(model.fields_[0].embeddings) == 400 - 60
-    few = FeatureQIPF().fit(*TRAIN)
-    assert len(few.fields_[0].embeddings) == 400 - 400 // ONE_IN
-    own = FeatureQIPF().fit(*TRAIN, held_out=HELD_OUT)
-    assert sorted(own.fields_[0].examples.tolist()) == list(range(400))
-    assert torch.equal(own.fields_[0].labels, torch.from_numpy(np.sort(TRAIN[2])))
-
-
-def test_a_coreset_stands_for_all_examples():
-    model = FeatureQIPF(max_centers=40, reduction="coreset").fit(*TRAIN)
-    for field in model.fields_:
-        assert float(field.counts.sum()) == 320
-        assert len(field.embeddings) <= 40
-
-
-@pytest.mark.slow
-def test_perturbed_copies_are_used_and_told():
-    features, logits, labels = TRAIN
-    random = np.random.default_rng(3)
-    noisy = {name: v + 0.4 * random.normal(size=v.shape) for name, v in features.items()}
-    copies = {"noise": (noisy, 6 * noisy["deep"])}
-    model = FeatureQIPF(**FEW).fit(features, logits, labels, perturbed=copies)
-    assert model.perturbed_ == ("noise",)
-    assert "perturbed     noise" in model.summary()
-    without = FeatureQIPF(**FEW).fit(features, logits, labels)
-    assert not torch.equal(model.weights_, without.weights_)
-    with pytest.raises(QIPFInputError, match="a copy of each of the 600 held-out"):
-        FeatureQIPF().fit(*TRAIN, held_out=HELD_OUT, perturbed=copies)
-    shorter = {"noise": ({name: v[:9] for name, v in noisy.items()}, logits[:9])}
-    with pytest.raises(QIPFInputError, match="a copy of each of the 400 training"):
-        FeatureQIPF().fit(*TRAIN, perturbed=shorter)
-
-
-def test_a_copy_cannot_be_named_clean():
-    with pytest.raises(QIPFInputError, match="'clean', which is the name of the examples"):
-        FeatureQIPF().fit(*TRAIN, perturbed={"clean": TRAIN[:2]})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("centers", [200, 400])  # a sample of the training examples, or all
-def test_neither_training_nor_held_out_examples_calibrate(centers):
-    other = examples(500, 7)
-    model = FeatureQIPF(max_centers=centers, max_tuning=60).fit(*TRAIN, held_out=other)
-    assert model.training_sample().total == 900
-    assert len(model.training_sample().rows) == 900 * centers // 400
-    for seen in (TRAIN, other):
-        with pytest.raises(QIPFInputError, match="About .*% of the calibration rows are training"):
-            model.calibrate(*seen)
-    assert model.calibration_ is None
-    model.calibrate(*HELD_OUT)
-
-
-@pytest.mark.slow
-def test_a_model_keeps_no_view_of_the_arrays():
-    features, logits, labels = examples(400, 8)
-    model = FeatureQIPF(**FEW).fit(features, logits, labels)
-    before = model._few(None).logits.clone()
-    size = len(pickle.dumps(model))
-    longer = FeatureQIPF(**FEW).fit(*examples(4000, 8))
-    assert len(pickle.dumps(longer)) < 1.2 * size
-    for part in (logits, *features.values()):
-        part[:] = np.nan
-    few = model._few(None)  # what it is exported with
-    assert torch.equal(few.logits, before)
-    assert all(bool(torch.isfinite(rows).all()) for rows in few.given.values())
-
-
-@pytest.mark.slow
-def test_a_fit_that_fails_leaves_the_model_as_it_was(model, monkeypatch):
-    kept = pickle.loads(pickle.dumps(model))
-    before = kept.digest(), kept.rule_, kept.uncertainty(*FRESH[:2])
-
-    def fails(*args):
-        raise MemoryError
-
-    monkeypatch.setattr("qipf.layered.base.error_detection", fails)
-    with pytest.raises(MemoryError):
-        kept.fit(*examples(300, 9))
-    assert (kept.digest(), kept.rule_) == before[:2]
-    np.testing.assert_array_equal(kept.uncertainty(*FRESH[:2]), before[2])
-
-
-def test_other_examples_go_to_the_device_of_the_training_examples():
-    given = checked_predictions(*TRAIN[:2])
-    elsewhere = given.mapped(lambda part: part.to("meta"))
-    found = checked_predictions(*HELD_OUT[:2], like=elsewhere)
-    copies = checked_copies({"same": HELD_OUT[:2]}, elsewhere, 600, held_out=True)
-    for part in (found, copies["same"]):
-        for tensor in (part.logits, *part.given.values(), *part.rows.values()):
-            assert tensor.device.type == "meta"
-
-
-def test_noisy_copies_move_logits_and_features_together():
-    """Logits that are a linear function of the features stay that function of them."""
-    features, _, labels = TRAIN
-    linear = {"deep": np.tanh(features["deep"])}
-    given = checked_predictions(linear, 3 * linear["deep"])
-    truth = torch.from_numpy(labels)
-    copies = noisy_copies(given[:100], truth[:100], given[100:], truth[100:], 0)
-    assert len(copies) == 3
-    clean = float((given.logits[:100].argmax(1).numpy() == labels[:100]).mean())
-    accuracies = []
-    for copy in copies.values():
-        (rows,) = copy.rows.values()
-        torch.testing.assert_close(copy.logits, 3 * rows)
-        accuracies.append(float((copy.logits.argmax(1).numpy() == labels[:100]).mean()))
-    # nine, seven and five tenths of the accuracy above chance are kept
-    wanted = [0.25 + share * (clean - 0.25) for share in (0.9, 0.7, 0.5)]
-    np.testing.assert_allclose(accuracies, wanted, atol=0.12)
-
-
-def test_classes_of_one_example_each_cannot_perturb_others():
-    features, logits, labels = TRAIN
-    first = [int(np.flatnonzero(labels == label)[0]) for label in range(4)]
-    given, truth = checked_predictions(features, logits), torch.from_numpy(labels)
-    assert noisy_copies(given[:50], truth[:50], given[first], truth[first], 0) == {}
-
-
-@pytest.mark.slow
-def test_one_logit_is_that_of_class_one_against_class_zero():
-    features, logits, labels = TRAIN
-    one = logits[:, 1:2] - logits[:, :1]
-    binary = labels < 2
-    part = {name: value[binary] for name, value in features.items()}
-    single = FeatureQIPF(**FEW).fit(part, one[binary], labels[binary])
-    double = np.concatenate([np.zeros_like(one), one], 1)
-    both = FeatureQIPF(**FEW).fit(part, double[binary], labels[binary])
-    np.testing.assert_array_equal(
-        single.uncertainty(part, one[binary]), both.uncertainty(part, double[binary])
-    )
-    assert set(single(part, one[binary]).predicted) == {0, 1}
-    program = single.export()
-    inputs = program.example_inputs[0]
-    np.testing.assert_array_equal(inputs[0], one[binary][: len(inputs[0])])
-    few = [torch.from_numpy(part[site.layer][:3]) for site in single.layers_]
-    found = program.module()(torch.from_numpy(one[binary][:3]), *few)["uncertainty"]
-    np.testing.assert_allclose(
-        found, single.uncertainty(part, one[binary])[:3], rtol=1e-4, atol=1e-5
-    )
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_model():
-    one, two = (FeatureQIPF(**FEW).fit(*TRAIN) for _ in range(2))
-    assert one.digest() == two.digest()
-    assert FeatureQIPF(**FEW, random_state=1).fit(*TRAIN).digest() != one.digest()
-
-
-# ---------------------------------------------------------------------- errors
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda f, y: (np.ones((9, 3)), y), "features must be a dict of arrays by layer"),
-        (lambda f, y: ({}, y), "features lacks .*; it has none"),
-        (lambda f, y: ({"early": f["early"]}, y), r"features lacks 'deep'; it has 'early'"),
-        (lambda f, y: ({**f, "deep": f["deep"][:3]}, y), r"\['deep'\] must have one row per"),
-        (lambda f, y: ({**f, "deep": f["deep"][:, 0]}, y), r"\['deep'\] must have one row per"),
-        (
-            lambda f, y: ({**f, "deep": f["deep"] * np.nan}, y),
-            r"features\['deep'\] has 9 rows with",
-        ),
-        (lambda f, y: ({**f, "deep": f["deep"] > 0}, y), "must be a dense array of real numbers"),
-        (lambda f, y: ({**f, "deep": [["a"]] * 9}, y), r"features\['deep'\] must hold numbers"),
-        (lambda f, y: ({**f, "logits": f["deep"]}, y), "a layer named 'logits'"),
-        (lambda f, y: (f, y[:, 0]), r"logits must have shape \(n, classes\), got \(9,\)"),
-        (lambda f, y: (f, y + np.inf), "logits has 9 rows with NaN or inf"),
-    ],
-)
-def test_invalid_features_and_logits_are_rejected(change, reason):
-    features, logits, labels = examples(9, 0)
-    with pytest.raises(QIPFInputError, match=reason):
-        FeatureQIPF().fit(*TRAIN, held_out=(*change(features, logits), labels))
-    if "lacks 'deep'" not in reason:  # a layer that is not used may be missing
-        with pytest.raises(QIPFInputError, match=reason):
-            FeatureQIPF().fit(*change(features, logits), labels)
-
-
 def test_scoring_rejects_other_widths_and_missing_layers(model):
     features, logits, _ = FRESH
     used = model.layers_[0].layer
@@ -430,34 +228,3 @@ def test_scoring_rejects_other_widths_and_missing_layers(model):
     np.testing.assert_array_equal(
         model.uncertainty(more, logits), model.uncertainty(features, logits)
     )
-
-
-def test_invalid_use_is_rejected():
-    features, logits, labels = TRAIN
-    with pytest.raises(QIPFNotFittedError, match=r"Call fit\(features, logits, labels\) first"):
-        FeatureQIPF().uncertainty(features, logits)
-    with pytest.raises(QIPFInputError, match="max_tuning"):
-        FeatureQIPF(max_tuning=0).fit(features, logits, labels)
-    with pytest.raises(QIPFInputError, match="labels must hold classes 0..3"):
-        FeatureQIPF().fit(features, logits, labels + 1)
-    with pytest.raises(QIPFInputError, match="needs at least a few dozen"):
-        FeatureQIPF().fit({"a": np.ones((1, 2))}, np.ones((1, 3)), [0])
-    with pytest.raises(QIPFInputError, match="have .* numbers per prediction"):
-        FeatureQIPF().fit(
-            *TRAIN,
-            held_out=(
-                {"early": np.ones((4, 3)), "deep": np.ones((4, 4))},
-                np.ones((4, 4)),
-                [0] * 4,
-            ),
-        )
-
-
-def test_probabilities_are_taken_as_such():
-    """Their logarithms are used, whose softmax they are."""
-    logits = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)).double() * 3
-    p = torch.softmax(logits, 1)
-    p[p < 0.05] = 0
-    p = p / p.sum(1, keepdim=True)
-    found = checked_predictions({"x": logits}, p).logits.softmax(1)
-    torch.testing.assert_close(found, p, atol=4e-3, rtol=0)
