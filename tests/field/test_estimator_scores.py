@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from qipf import QIPF
+from qipf.errors import QIPFScoreWarning
 from qipf.field import fitted
-from tests.conftest import naive_moments
+from tests.conftest import make_logits, naive_moments
 from tests.field.conftest import SCORES
 
 
@@ -152,3 +153,11 @@ def test_a_tensor_forgets_the_names_of_an_earlier_table(train):
     field = QIPF(bandwidth=3.0).fit(pandas.DataFrame(train, columns=list("abcdefghij")))
     field.fit(torch.from_numpy(train))
     assert field.uncertainty(train[:3]).shape == (3,)
+
+
+@pytest.mark.filterwarnings("error")
+def test_ten_rows_that_look_like_probabilities_are_warned_of(field):
+    rows = torch.softmax(make_logits(10), 1).numpy()
+    field.uncertainty(rows[:9])  # so few may be logits
+    with pytest.warns(QIPFScoreWarning, match="These rows are class probabilities"):
+        field.uncertainty(rows)

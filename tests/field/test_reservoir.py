@@ -53,6 +53,16 @@ def test_candidates_are_the_rows_that_would_stay():
         np.testing.assert_array_equal(reservoir.numbers, everything)
 
 
+@pytest.mark.parametrize("capacity", [1, 30, 299, 300, 301])
+def test_candidates_are_no_others(capacity):
+    random = np.random.RandomState(capacity)
+    for _ in range(20):
+        reservoir = Reservoir(capacity)
+        numbers = random.random_sample(300)
+        last = np.sort(numbers)[: min(capacity, 300)][-1]
+        assert reservoir.candidates(numbers).tolist() == np.flatnonzero(numbers <= last).tolist()
+
+
 def test_numbers_of_another_precision_are_promoted():
     reservoir = Reservoir(3)
     reservoir.add(np.array([0.3, 0.1]), {"x": torch.tensor([1.0, 2.0])})
