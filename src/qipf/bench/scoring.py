@@ -90,9 +90,10 @@ class NetworkBench:
         inputs = self._inputs(corruption, level)
         batch, network_seconds = self._timed(lambda: Batch.of(self.network, inputs))
         unseen = corruption in self.setting.suite.unseen
-        wrong = np.ones(len(batch), bool)
+        wrong, labels = np.ones(len(batch), bool), None
         if not unseen:
-            wrong = (batch.predicted.cpu() != self._part(self.dataset.test_labels)).numpy()
+            labels = self._part(self.dataset.test_labels).to(batch.predicted.device)
+            wrong = (batch.predicted != labels).cpu().numpy()
         for method in fitted:
             task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
             uncertainty, seconds = self._scores(method, batch)
@@ -104,7 +105,10 @@ class NetworkBench:
                 raise QIPFError(f"{task}: {error}") from error
             if self.setting.keep_scores:
                 self.store(corruption).keep(task, uncertainty, wrong)
-            yield self._record(task, method, metrics, len(batch), seconds, network_seconds)
+            facts = {} if labels is None else method.facts(batch, labels)
+            yield self._record(
+                task, method, {**metrics, **facts}, len(batch), seconds, network_seconds
+            )
 
     def store(self, corruption: str) -> ScoreStore:
         """Where this network's uncertainties under a corruption are kept."""

@@ -120,7 +120,7 @@ class Suite:
 
     >>> digits = find("digits")
     >>> len(digits.methods), sum(map(len, digits.levels.values())), len(list(digits.tasks()))
-    (56, 34, 1904)
+    (57, 34, 1938)
     """
 
     name: str

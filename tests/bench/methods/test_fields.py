@@ -8,7 +8,7 @@ import torch
 
 from qipf import QIPF, LayeredQIPF
 from qipf.bench.methods import Batch, CleanData, create
-from qipf.bench.methods.fields import Layers
+from qipf.bench.methods.fields import Layers, LayersNovelty
 from qipf.layered.model import MOST_EXAMPLES
 
 
@@ -102,8 +102,18 @@ def seen(clean):
 def test_scores_are_those_of_the_model_it_fits(reduction, small, shifted):
     method = Layers(**FEW, reduction=reduction).fit(small)
     model = LayeredQIPF(small.network, **FEW, reduction=reduction, random_state=small.seed)
-    expected = model.fit(seen(small)).uncertainty(shifted.images / 255)
-    torch.testing.assert_close(method.score(shifted), expected, atol=1e-4, rtol=1e-4)
+    expected = model.fit(seen(small))(shifted.images / 255)
+    torch.testing.assert_close(method.score(shifted), expected.uncertainty, atol=1e-4, rtol=1e-4)
+    novelty = LayersNovelty(**FEW, reduction=reduction).fit(small)
+    assert novelty.model_ is method.model_
+    torch.testing.assert_close(novelty.score(shifted), expected.novelty, atol=1e-4, rtol=1e-4)
+    labels = expected.probabilities.argmax(1)
+    labels[: len(labels) // 4] += 1
+    assert method.facts(shifted, labels) == {
+        "estimated_accuracy": pytest.approx(float(1 - expected.p_error.mean()), abs=1e-4),
+        "mixture_accuracy": 1 - (len(labels) // 4) / len(labels),
+    }
+    assert novelty.facts(shifted, labels) == {}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ QUICK = {
     "svi_ll": {"epochs": 5, "passes": 30},
     "ensemble": {"networks": 2},
     "qipf_plus": {"max_centers": 200, "max_tuning": 60, "max_dimension": 16},
+    "qipf_plus_novelty": {"max_centers": 200, "max_tuning": 60, "max_dimension": 16},
 }
 NEEDS_NO_FIT = {"softmax", "entropy", "max_logit", "energy", "gen", "doctor"}
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -44,7 +45,7 @@ def test_the_methods_of_the_benchmark_are_all_there():
     sampled = {"mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble", "tta"}
     one_pass = {"softmax", "entropy", "max_logit", "energy", "knn", "mahalanobis"}
     one_pass |= {"qipf", "qipf_normalized", "qipf_standardized", "qipf_default"}
-    one_pass |= {"qipf_potential", "qipf_density", "qipf_plus"}
+    one_pass |= {"qipf_potential", "qipf_density", "qipf_plus", "qipf_plus_novelty"}
     one_pass |= {"stacked", "laplace_ll", "temperature", "max_logit_pnorm"}
     one_pass |= {"gen", "doctor", "kl_matching", "she", "nci", "fdbd", "vim", "sirc", "react"}
     one_pass |= {"ash", "scale", "nnguide", "trust_score", "nuq", "rmds"}

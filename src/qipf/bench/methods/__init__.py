@@ -18,6 +18,7 @@ from qipf.bench.methods.fields import (
     FieldDensity,
     FieldPotential,
     Layers,
+    LayersNovelty,
     NormalizedField,
     StandardizedField,
 )
@@ -62,6 +63,7 @@ ONE_PASS: dict[str, Callable[..., Method]] = {
     "qipf_potential": FieldPotential,
     "qipf_density": FieldDensity,
     "qipf_plus": Layers,
+    "qipf_plus_novelty": LayersNovelty,
     "gen": GEN,
     "doctor": Doctor,
     "max_logit_pnorm": MaxLogitPNorm,

@@ -1,7 +1,7 @@
 """The fields of this library as methods: of the logits, and of all layers."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.field.estimator import QIPF
 from qipf.layered.base import MOST_EXAMPLES
 from qipf.layered.model import LayeredQIPF
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass
@@ -142,16 +145,20 @@ class Layers(Method):
     name = "qipf_plus"
     model_: LayeredQIPF | None = field(default=None, init=False, repr=False)
 
-    def fit(self, clean: CleanData) -> "Layers":
+    def fit(self, clean: CleanData) -> "Self":
         """Fit the fields and their weights on clean training data and perturbed copies of it."""
-        self.model_ = LayeredQIPF(
-            clean.network,
-            max_centers=self.max_centers,
-            reduction=self.reduction,
-            max_dimension=self.max_dimension,
-            max_tuning=self.max_tuning,
-            random_state=clean.seed,
-        ).fit(clean.batches())
+        options: dict[str, Any] = {
+            "max_centers": self.max_centers,
+            "reduction": self.reduction,
+            "max_dimension": self.max_dimension,
+            "max_tuning": self.max_tuning,
+        }
+
+        def fitted() -> LayeredQIPF:
+            model = LayeredQIPF(clean.network, random_state=clean.seed, **options)
+            return model.fit(clean.batches())
+
+        self.model_ = clean.memo(("layers", *options.values()), fitted)
         return self
 
     def chosen(self) -> dict[str, Any]:
@@ -172,7 +179,50 @@ class Layers(Method):
         }
 
     def score(self, batch: Batch) -> Tensor:  # (n,)
-        """Log-odds of the network and its layers against the predicted class."""
+        """Log-odds of an error, by the network and its layers."""
+        return self._scores(batch).uncertainty
+
+    def facts(self, batch: Batch, labels: Tensor) -> dict[str, float]:
+        """The accuracy that the probabilities of error promise, and that of the mixture."""
+        scores = self._scores(batch)
+        return {
+            "estimated_accuracy": float(1 - scores.p_error.mean()),
+            "mixture_accuracy": float((scores.mixture == labels).double().mean()),
+        }
+
+    def _scores(self, batch: Batch) -> "LayersScores":
         model = self._learned(self.model_)
-        parts = [model.uncertainty(unit_range(part)) for part in batch.images.split(ROWS)]
-        return to_double(torch.cat(parts))
+
+        def computed() -> LayersScores:
+            found = [model(unit_range(part)) for part in batch.images.split(ROWS)]
+            mixture = torch.cat([part.probabilities.argmax(1) for part in found])
+            names = LayersScores._fields[:3]
+            scores = (torch.cat([getattr(part, name) for part in found]) for name in names)
+            uncertainty, p_error, novelty = map(to_double, scores)
+            return LayersScores(uncertainty, p_error, novelty, mixture)
+
+        return batch.memo(("layers", id(model)), computed)
+
+
+class LayersScores(NamedTuple):
+    """What a `LayeredQIPF` says of a batch."""
+
+    uncertainty: Tensor  # (n,)
+    p_error: Tensor  # (n,)
+    novelty: Tensor  # (n,)
+    mixture: Tensor  # (n,) the mixture's classes
+
+
+@dataclass
+class LayersNovelty(Layers):
+    """Novelty by the same `qipf.LayeredQIPF`: how unlike the training data an input is."""
+
+    name = "qipf_plus_novelty"
+
+    def score(self, batch: Batch) -> Tensor:  # (n,)
+        """Log-odds of a perturbed input."""
+        return self._scores(batch).novelty
+
+    def facts(self, batch: Batch, labels: Tensor) -> dict[str, float]:
+        """Those of qipf_plus are not repeated."""
+        return {}

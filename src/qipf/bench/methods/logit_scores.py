@@ -20,6 +20,10 @@ class Softmax(Method):
         # 1 - exp(t) near t = 0 would lose the digits that rank confident predictions
         return -torch.expm1(torch.log_softmax(to_double(batch.logits), dim=1).amax(dim=1))
 
+    def facts(self, batch: Batch, labels: Tensor) -> dict[str, float]:
+        """The accuracy that the probabilities promise."""
+        return {"estimated_accuracy": float(1 - self.score(batch).mean())}
+
 
 @dataclass
 class Entropy(Method):

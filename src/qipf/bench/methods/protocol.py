@@ -128,6 +128,10 @@ class Method(ABC):
     def score(self, batch: Batch) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
 
+    def facts(self, batch: Batch, labels: Tensor) -> dict[str, float]:
+        """What else a method says of a batch, such as an estimate of its accuracy."""
+        return {}
+
     def chosen(self) -> dict[str, Any]:
         """Parameters that `fit` chose on clean data, for the record of a result."""
         return {}
