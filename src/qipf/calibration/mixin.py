@@ -1,6 +1,6 @@
 """The verbs that every model shares once it is fitted: calibrate, decide, describe, save."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,11 @@ from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
 from qipf.io.schema import BEFORE_VERSION_5, DECISIONS, written_by
-from qipf.validation.arrays import as_given
+from qipf.validation.arrays import as_given, blank
 from qipf.validation.not_fitted import QIPFNotFittedError
 
 #: Parameters of a fitted model that no score depends on.
-NOT_SCORES = ("device", "contamination", "fallback")
+NOT_SCORES = ("device", "contamination", "fallback", "nan_policy")
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,14 @@ class CalibrationMixin(Snapshots):
     calibration_ : scores of the calibration set; None before `calibrate`.
     detection_ : how well the errors of the calibration set are detected; None without errors.
     rule_ : the last rule that `accept_rule` made; None before.
+    nan_policy : what to do with predictions that have NaN or infinity: ``"raise"``, or
+        ``"propagate"``: the others are scored, these get NaN and are not accepted.
     """
 
     calibration_: Calibration | None = None
     detection_: ErrorDetection | None = None
     rule_: AcceptRule | None = None
+    nan_policy: str = "raise"
     _training: TrainingSample | None = None
 
     if TYPE_CHECKING:
@@ -150,8 +153,9 @@ class CalibrationMixin(Snapshots):
         predicted: Tensor | None = None,
         p_error: Tensor | None = None,
         novelty: Tensor | None = None,
+        missing: Tensor | None = None,
     ) -> Prediction:
-        return Prediction(
+        found = Prediction(
             logits=logits,
             predicted=logits.argmax(1) if predicted is None else predicted,
             uncertainty=uncertainty,
@@ -161,6 +165,11 @@ class CalibrationMixin(Snapshots):
             p_error=p_error,
             novelty=novelty,
         )
+        if missing is None:
+            return found
+        values = {name: value for name, value in vars(found).items() if value is not None}
+        del values["logits"]
+        return replace(found, **{name: blank(value, missing) for name, value in values.items()})
 
     def _threshold(self, rule: object) -> float | None:
         """Threshold for an exported file: of the given rule, or of the model's own."""

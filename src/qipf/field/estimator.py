@@ -80,6 +80,9 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
     device : ``"auto"`` computes tensors on their own device and arrays on CUDA if available; or
         any torch device.
     random_state : seed of the sample or coreset and of the held-out split.
+    nan_policy : ``"raise"`` for predictions with NaN or infinity, or ``"propagate"``: the others
+        are scored, and these have scores and p-values of NaN, are not accepted, and are outliers.
+        `fit` and `calibrate` always raise.
 
     Attributes
     ----------
@@ -127,6 +130,7 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         engine: str = "auto",
         device: str | torch.device = "auto",
         random_state: Any = 0,
+        nan_policy: str = "raise",
     ) -> None:
         self.orders = orders
         self.bandwidth = bandwidth
@@ -139,6 +143,7 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         self.engine = engine
         self.device = device
         self.random_state = random_state
+        self.nan_policy = nan_policy
 
     # ------------------------------------------------------------------ fitting
 

@@ -15,8 +15,9 @@ from qipf.field.engines import Engine, Moments
 from qipf.field.engines.base import blocks
 from qipf.field.kernel import field_of
 from qipf.field.potential import bare_modes, curvature
-from qipf.validation.arrays import array_method, as_given, checked_rows
+from qipf.validation.arrays import array_method, as_given, blank, checked_rows, usable_rows
 from qipf.validation.labels import are_probabilities, class_logits
+from qipf.validation.parameters import propagates
 
 #: Predictions whose modes are computed at a time, by type of device.
 ROWS_PER_BLOCK = {"cpu": 2**16, "cuda": 2**20}
@@ -91,7 +92,8 @@ class FittedField(CalibrationMixin):
     @on_snapshot
     def both_scores(self, X: Any) -> tuple[Any, Any]:  # (n, d) -> (n,), (n,)
         """Uncertainty and novelty of each prediction, from one evaluation of the field."""
-        uncertainty, novelty = self._both(self._checked(X))
+        rows, missing = self._usable(X)
+        uncertainty, novelty = (blank(score, missing) for score in self._both(rows))
         return as_given(uncertainty, X), as_given(novelty, X)
 
     @array_method
@@ -125,9 +127,10 @@ class FittedField(CalibrationMixin):
     @on_snapshot
     def __call__(self, X: Any) -> Prediction:
         """Predicted class, uncertainty, novelty and decisions for logits; see `Prediction`."""
-        rows = self._checked(X)
+        rows, missing = self._usable(X)
         uncertainty, novelty = self._both(rows)
-        found = self._prediction(class_logits(rows), uncertainty, novelty=novelty)
+        logits = class_logits(blank(rows, missing))
+        found = self._prediction(logits, uncertainty, novelty=novelty, missing=missing)
         return prediction_as(found, X)
 
     @array_method
@@ -146,10 +149,21 @@ class FittedField(CalibrationMixin):
         return accepted
 
     def _checked(self, X: Any) -> Tensor:
+        """Rows that are all finite."""
         self._require_fitted()
         rows = checked_rows(self, X, name="X", reset=False)
         self._check_kind(rows)
         return rows.to(self._compute_device(rows, X))
+
+    def _usable(self, X: Any) -> tuple[Tensor, Tensor | None]:
+        """Rows, and the mask of those that `nan_policy` leaves out; see `usable_rows`."""
+        if not propagates(self.nan_policy):
+            return self._checked(X), None
+        given = checked_rows(self, X, name="X", reset=False, finite=False)
+        (rows,), missing = usable_rows([given])
+        if missing is None or not bool(missing.all()):
+            self._check_kind(rows)
+        return rows.to(self._compute_device(rows, X)), missing
 
     def _check_kind(self, rows: Tensor) -> None:
         """Raise if a field of probabilities gets other rows; warn of the reverse."""

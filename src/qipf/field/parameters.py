@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from qipf.errors import QIPFInputError, first_line, unknown_name
 from qipf.field import engines
 from qipf.field.potential import NORMALIZATIONS, checked_orders, checked_softening
-from qipf.validation.parameters import require_positive_integer
+from qipf.validation.parameters import propagates, require_positive_integer
 
 #: Largest number in the training rows; the smallest bandwidth that is chosen for them is one over
 #: it. Squares of more or less leave the floating-point range.
@@ -46,6 +46,7 @@ def check_parameters(field: Any) -> None:
     if field.engine not in ("auto", *engines.ENGINES):
         raise unknown_name("engine", field.engine, [*engines.ENGINES, "auto"])
     check_device(field.device)
+    propagates(field.nan_policy)
 
 
 def reduction_for(field: Any, dimension: Callable[[], int]) -> str:

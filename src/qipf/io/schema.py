@@ -13,7 +13,7 @@ DECISIONS = ("rule", "detection", "training_rows")
 
 #: Entries that fields in files of versions 3 and 4 lack, and what they are there.
 BEFORE_VERSION_5: dict[str, dict[str, Any]] = {
-    "parameters": {"normalization": "peak", "fallback": False},
+    "parameters": {"normalization": "peak", "fallback": False, "nan_policy": "raise"},
     "fitted": {"score": "modes", "probabilities": False},
 }
 

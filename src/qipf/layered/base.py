@@ -26,9 +26,14 @@ from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
-from qipf.validation.arrays import require_finite
+from qipf.validation.arrays import require_finite, usable_rows
 from qipf.validation.labels import class_logits
-from qipf.validation.parameters import LARGEST_SEED, is_integer, require_positive_integer
+from qipf.validation.parameters import (
+    LARGEST_SEED,
+    is_integer,
+    propagates,
+    require_positive_integer,
+)
 
 #: Tuning rows, about, that both scores are fitted on and by which error detection is measured.
 MEASURED = 8000
@@ -90,6 +95,7 @@ class LayeredModel(CalibrationMixin):
             )
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise unknown_name("reduction", self.reduction, REDUCTIONS)
+        propagates(self.nan_policy)
 
     def _samples(self) -> tuple[int, int | None]:
         """Number of examples to keep, and of centres to condense them to."""
@@ -176,11 +182,22 @@ class LayeredModel(CalibrationMixin):
         fields = self.layer_fields()
         return explanations(logits, rows, posteriors, densities, weights, scores, fields, nearest)
 
-    def _check_outputs(self, logits: Tensor, rows: Rows, given: str) -> None:
-        """Raise for NaN and infinity, and for rows or classes that the fields do not have."""
+    def _usable(self, logits: Tensor, rows: Rows, given: str) -> tuple[Tensor, Rows, Tensor | None]:
+        """Logits, rows, and the mask of predictions that `nan_policy` leaves out.
+
+        Raises for rows or classes that the fields do not have.
+        """
+        self._check_widths(logits, rows)
+        if propagates(self.nan_policy):
+            (logits, *filled), missing = usable_rows([logits, *rows.values()])
+            return logits, dict(zip(rows, filled, strict=True)), missing
         require_finite(logits, f"The {given} for these inputs")
-        for site, field in self.layer_fields().items():
+        for site in self.layers_:
             require_finite(rows[site], f"{site} for these inputs")
+        return logits, rows, None
+
+    def _check_widths(self, logits: Tensor, rows: Rows) -> None:
+        for site, field in self.layer_fields().items():
             width, classes = rows[site].shape[1], logits.shape[1]
             if (width, classes) != (len(field.metric.mean), field.classes):
                 raise QIPFInputError(

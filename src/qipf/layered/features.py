@@ -32,10 +32,10 @@ from qipf.layered.predictions import (
 )
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
-from qipf.validation.arrays import as_given
+from qipf.validation.arrays import as_given, blank, refuse_missing
 from qipf.validation.labels import checked_labels, class_logits, errors_of
 from qipf.validation.not_fitted import QIPFNotFittedError
-from qipf.validation.parameters import require_positive_integer
+from qipf.validation.parameters import propagates, require_positive_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -59,7 +59,8 @@ class FeatureQIPF(LayeredModel):
 
     Parameters
     ----------
-    max_centers, reduction, max_dimension, max_tuning, random_state : as in `LayeredQIPF`.
+    max_centers, reduction, max_dimension, max_tuning, random_state, nan_policy : as in
+        `LayeredQIPF`.
 
     Attributes
     ----------
@@ -90,12 +91,14 @@ class FeatureQIPF(LayeredModel):
         max_dimension: int = 128,
         max_tuning: int = 1000,
         random_state: int = 0,
+        nan_policy: str = "raise",
     ) -> None:
         self.max_centers = max_centers
         self.reduction = reduction
         self.max_dimension = max_dimension
         self.max_tuning = max_tuning
         self.random_state = random_state
+        self.nan_policy = nan_policy
         self._example: Predictions | None = None
 
     def fit(
@@ -189,57 +192,64 @@ class FeatureQIPF(LayeredModel):
         given = self._checked(features, logits)
         found = self._row_scores(given.logits, given.rows)
         prediction = self._prediction(
-            given.logits,
+            blank(given.logits, given.missing),
             found.uncertainty,
             found.probabilities,
             p_error=found.p_error,
             novelty=found.novelty,
+            missing=given.missing,
         )
         return prediction_as(prediction, logits)
 
     @on_snapshot
     def uncertainty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
-        return as_given(self._both(self._checked(features, logits))[0], logits)
+        return self.both_scores(features, logits)[0]
 
     @on_snapshot
     def novelty(self, features: Features, logits: Any) -> Any:  # (n,)
         """Novelty of each input; higher is less like the training data."""
-        return as_given(self._both(self._checked(features, logits))[1], logits)
+        return self.both_scores(features, logits)[1]
 
     @on_snapshot
     def both_scores(self, features: Features, logits: Any) -> tuple[Any, Any]:  # (n,), (n,)
         """Uncertainty and novelty of each prediction, from one evaluation of the fields."""
-        found = self._both(self._checked(features, logits))
-        return as_given(found[0], logits), as_given(found[1], logits)
+        given = self._checked(features, logits)
+        uncertainty, novelty = (blank(score, given.missing) for score in self._both(given))
+        return as_given(uncertainty, logits), as_given(novelty, logits)
 
     @on_snapshot
     def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
         """Conformal p-value of each prediction; small is unusual. See `qipf.Calibration`."""
-        return self._p_values(self.uncertainty(features, logits))
+        given = self._checked(features, logits)
+        return as_given(blank(self._p_values(self._both(given)[0]), given.missing), logits)
 
     @on_snapshot
     def accepts(self, features: Features, logits: Any) -> Any:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
-        return self._accepted(self.uncertainty(features, logits))
+        given = self._checked(features, logits)
+        return as_given(blank(self._accepted(self._both(given)[0]), given.missing), logits)
 
     @on_snapshot
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         given = self._checked(features, logits)
-        return as_given(self._posteriors(given.logits, given.rows)[1], logits)
+        densities = self._posteriors(given.logits, given.rows)[1]
+        return as_given(blank(densities, given.missing), logits)
 
     @on_snapshot
     def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
         given = self._checked(features, logits)
-        return as_given(self._posteriors(given.logits, given.rows)[0], logits)
+        posteriors = self._posteriors(given.logits, given.rows)[0]
+        return as_given(blank(posteriors, given.missing), logits)
 
     @on_snapshot
     def explain(self, features: Features, logits: Any, nearest: int = 3) -> list[Explanation]:
         """Explain each prediction's uncertainty; see `LayeredQIPF.explain`."""
         require_positive_integer(nearest, "nearest")
         given = self._checked(features, logits)
+        refuse_missing(given.missing, "logits or features")
         found = self._posteriors(given.logits, given.rows)
         return self._explained(given.logits, given.rows, *found, int(nearest))
 
@@ -250,6 +260,7 @@ class FeatureQIPF(LayeredModel):
         train the classifier or to fit the model.
         """
         given = self._checked(features, logits)
+        refuse_missing(given.missing, "logits or features")
         if not len(given):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
         wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
@@ -264,8 +275,9 @@ class FeatureQIPF(LayeredModel):
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()
-        given = checked_predictions(features, logits, wanted=self.layers_)
-        self._check_outputs(given.logits, given.rows, "logits")
+        propagate = propagates(self.nan_policy)
+        given = checked_predictions(features, logits, wanted=self.layers_, propagate=propagate)
+        self._check_widths(given.logits, given.rows)
         return given
 
     def __repr__(self) -> str:

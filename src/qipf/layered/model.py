@@ -26,6 +26,7 @@ from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, ru
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
 from qipf.network.tasks import Task
+from qipf.validation.arrays import blank, refuse_missing
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -66,6 +67,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
     random_state : seed of the samples and the perturbations.
+    nan_policy : ``"raise"`` for inputs with NaN or infinity in the network's output, or
+        ``"propagate"``: the others are scored, and these have scores and p-values of NaN and are
+        not accepted. `fit`, `calibrate` and `explain` always raise.
 
     Attributes
     ----------
@@ -96,6 +100,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         max_dimension: int = 128,
         max_tuning: int = 1000,
         random_state: int = 0,
+        nan_policy: str = "raise",
     ) -> None:
         super().__init__(net)
         self.layers = layers
@@ -104,6 +109,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self.max_dimension = max_dimension
         self.max_tuning = max_tuning
         self.random_state = random_state
+        self.nan_policy = nan_policy
 
     def fit(self, loader: Iterable[Any]) -> "Self":
         """Stream labelled training data and build the fields.
@@ -167,12 +173,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     @on_snapshot
     def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
-        return self._evaluate(self._arguments(inputs, options))[3]
+        _, _, _, densities, missing = self._evaluate(self._arguments(inputs, options))
+        return blank(densities, missing)
 
     @on_snapshot
     def posteriors(self, *inputs: Any, **options: Any) -> Tensor:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
-        return self._evaluate(self._arguments(inputs, options))[2]
+        _, _, posteriors, _, missing = self._evaluate(self._arguments(inputs, options))
+        return blank(posteriors, missing)
 
     @on_snapshot
     def explain(self, inputs: Any, nearest: int = 3) -> list[Explanation]:
@@ -183,24 +191,29 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         the layer with the largest share, by their positions in the loader.
         """
         require_positive_integer(nearest, "nearest")
-        logits, rows, posteriors, densities = self._evaluate(self._arguments((inputs,), {}))
+        found = self._evaluate(self._arguments((inputs,), {}))
+        logits, rows, posteriors, densities, missing = found
+        refuse_missing(missing, "The network's output for these inputs")
         return self._explained(logits, rows, posteriors, densities, int(nearest))
 
     def _scores(self, example: Example) -> Scores:
-        logits, rows = self._read(example)
+        output, rows = self._read(example)
+        logits, rows, missing = self._usable(output, rows, "network's output")
         found = self._row_scores(logits, rows)
-        return Scores(logits, found.uncertainty, found.novelty, found.probabilities, found.p_error)
+        return Scores(
+            output, found.uncertainty, found.novelty, found.probabilities, found.p_error, missing
+        )
 
     def _task_of(self, output: Tensor) -> Task:
         return Task("multiclass")
 
-    def _evaluate(self, example: Example) -> tuple[Tensor, Rows, Tensor, Tensor]:
-        """Logits, rows of the layers, posteriors and log densities."""
-        logits, rows = self._read(example)
-        return logits, rows, *self._posteriors(logits, rows)
+    def _evaluate(self, example: Example) -> tuple[Tensor, Rows, Tensor, Tensor, Tensor | None]:
+        """Logits, rows of the layers, posteriors, log densities, and what has none."""
+        logits, rows, missing = self._usable(*self._read(example), "network's output")
+        return logits, rows, *self._posteriors(logits, rows), missing
 
     def _read(self, example: Example) -> tuple[Tensor, Rows]:
-        """Logits and rows of the layers, after checks."""
+        """Logits and rows of the layers."""
         first = next(iter(example.tensors.values()), None)
         if first is None or first.ndim < 2:
             given = "no tensor" if first is None else f"shape {tuple(first.shape)}"
@@ -208,9 +221,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )
         with evaluating(self.net), torch.no_grad():
-            logits, rows = run_in_batches(self.net, example, self.layers_, self._example)
-        self._check_outputs(logits, rows, "network's output")
-        return logits, rows
+            return run_in_batches(self.net, example, self.layers_, self._example)
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None

@@ -13,7 +13,7 @@ from qipf.layered.graph import pooled_features
 from qipf.layered.holdout import FEWEST
 from qipf.layered.perturbations import perturbed, strengths
 from qipf.network.features import LayerSite, Rows
-from qipf.validation.arrays import as_tensor, require_finite
+from qipf.validation.arrays import as_tensor, require_finite, usable_rows
 from qipf.validation.labels import are_probabilities, class_logits
 
 #: Side of a layer site whose rows are given.
@@ -37,6 +37,7 @@ class Predictions:
     given: dict[LayerSite, Tensor]  # (n, ...)
     rows: Rows  # (n, d)
     one_logit: bool = False  # the logits were given as z, of class 1 against class 0
+    missing: Tensor | None = None  # (n,) predictions with NaN or inf, if these are let through
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -65,11 +66,13 @@ def checked_predictions(
     like: Predictions | None = None,
     wanted: tuple[LayerSite, ...] | None = None,
     name: str = "",
+    propagate: bool = False,
 ) -> Predictions:
     """Logits and features as tensors on one device, after checks.
 
     `like` are predictions with the same layers, of the same widths, whose device is used; `wanted`
     are the layers that are needed, others are left out. `name` is what errors call the arrays.
+    NaN and infinity raise, unless `propagate` is set; see `qipf.validation.arrays.usable_rows`.
     """
     if not isinstance(features, Mapping) or not all(isinstance(key, str) for key in features):
         raise QIPFInputError(
@@ -88,15 +91,14 @@ def checked_predictions(
         )
     one_logit = values.shape[1] == 1
     values = class_logits(values)
-    require_finite(values, f"{name}logits")
-    if are_probabilities(values):
-        values = values.clamp(min=LEAST_PROBABILITY).log()  # the softmax of these is the values
+    if not propagate:
+        require_finite(values, f"{name}logits")
     sites = wanted if like is None else tuple(like.given)
     names = list(features) if sites is None else [site.layer for site in sites]
-    missing = [layer for layer in names if layer not in features]
-    if missing or (not names and wanted is None):
+    absent = [layer for layer in names if layer not in features]
+    if absent or (not names and wanted is None):
         raise QIPFInputError(
-            f"{name}features lacks {', '.join(map(repr, missing)) or 'layers'}; it has "
+            f"{name}features lacks {', '.join(map(repr, absent)) or 'layers'}; it has "
             f"{', '.join(map(repr, features)) or 'none'}. Pass the features of every layer."
         )
     given, rows = {}, {}
@@ -109,8 +111,13 @@ def checked_predictions(
             )
         site = LayerSite(layer, GIVEN)
         given[site], rows[site] = found, pooled_features(found)
-        require_finite(rows[site], f"{name}features[{layer!r}]")
-    found_here = Predictions(values, given, rows, one_logit)
+        if not propagate:
+            require_finite(rows[site], f"{name}features[{layer!r}]")
+    (values, *filled), missing = usable_rows([values, *rows.values()])
+    rows = dict(zip(rows, filled, strict=True))
+    if are_probabilities(values):
+        values = values.clamp(min=LEAST_PROBABILITY).log()  # the softmax of these is the values
+    found_here = Predictions(values, given, rows, one_logit, missing)
     if like is None:
         return found_here
     if found_here.widths != like.widths:

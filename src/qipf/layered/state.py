@@ -13,7 +13,7 @@ from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel, NoveltyModel
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
-from qipf.validation.parameters import LARGEST_SEED
+from qipf.validation.parameters import LARGEST_SEED, NAN_POLICIES
 
 if TYPE_CHECKING:
     from qipf.layered.base import LayeredModel
@@ -34,7 +34,8 @@ MOST_CLASSES = 2**20
 EXACT = 2**53
 
 #: Parameters of a model, and the arrays of each layer: name in the file, type, number of axes.
-PARAMETERS = ("layers", "reduction", "max_centers", "max_dimension", "max_tuning", "random_state")
+NUMBERS = ("max_centers", "max_dimension", "max_tuning", "random_state")
+PARAMETERS = ("layers", "reduction", "nan_policy", *NUMBERS)
 LAYER_KEYS = ("layer", "side", "gain_free", "bandwidth", "classes")
 LAYER_ARRAYS: dict[str, tuple[type, int]] = {
     "mean": (np.float32, 1),
@@ -54,7 +55,7 @@ SCORES = ("error_model", "novelty_model")
 def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     """Header, without what only its kind has, and arrays of a fitted model."""
     parameters = {name: getattr(model, name) for name in PARAMETERS}
-    parameters |= {name: int(parameters[name]) for name in PARAMETERS[2:]}  # no NumPy integers
+    parameters |= {name: int(parameters[name]) for name in NUMBERS}  # no NumPy integers
     if not isinstance(model.layers, str):
         parameters["layers"] = list(model.layers)
     decisions, arrays = calibration.calibration_state(model)
@@ -80,12 +81,15 @@ def restore_layers(
 ) -> None:
     """Set fields, weights, parameters and calibration from a file's content, which is checked."""
     sites = _checked_sites(path, header["layers"], SIDES[header["kind"]])
-    _check_parameters(path, header["parameters"])
+    parameters = header["parameters"]
+    if isinstance(parameters, dict) and parameters:
+        parameters = {"nan_policy": "raise", **parameters}  # earlier files have none
+    _check_parameters(path, parameters)
     _check_arrays(path, arrays, len(sites))
     weights = arrays["weights"]
     if len(weights) != 1 + len(sites) or not (weights >= 0).all() or abs(weights.sum() - 1) > 1e-6:
         refuse(path, f"its weights are not {1 + len(sites)} shares of one")
-    for name, value in header["parameters"].items():
+    for name, value in parameters.items():
         setattr(model, name, value)
     model.layers_, model.weights_ = sites, _tensor(weights)
     model.fields_ = tuple(
@@ -119,7 +123,9 @@ def _check_parameters(path: str, parameters: Any) -> None:
     if layers != "auto" and not named:
         refuse(path, f"its layers are {layers!r:.80}")
     require(reduction in REDUCTIONS, path, "reduction", reduction)
-    for name in PARAMETERS[2:]:
+    nan_policy = parameters["nan_policy"]
+    require(nan_policy in NAN_POLICIES, path, "nan_policy", nan_policy)
+    for name in NUMBERS:
         value, least = parameters[name], 0 if name == "random_state" else 1
         most = LARGEST_SEED if name == "random_state" else 2**63
         require(type(value) is int and least <= value < most, path, name, value)

@@ -19,6 +19,7 @@ from qipf.export.program import Example, checked_example, shortened, traced, wit
 from qipf.network.batches import arguments, batches, few_rows
 from qipf.network.forward import device_of, evaluating, fingerprint, unchanged, versions
 from qipf.network.tasks import Task
+from qipf.validation.arrays import blank, refuse_missing
 from qipf.validation.labels import class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError
 
@@ -34,6 +35,7 @@ class Scores(NamedTuple):
     novelty: Tensor  # the same shape
     probabilities: Tensor | None = None  # (n, classes)
     p_error: Tensor | None = None  # (n,)
+    missing: Tensor | None = None  # (n,) predictions that have no scores, by `nan_policy`
 
 
 class NetworkModel(CalibrationMixin, ABC):
@@ -89,23 +91,26 @@ class NetworkModel(CalibrationMixin, ABC):
             task.shaped(predicted, found.output),
             found.p_error,
             found.novelty,
+            found.missing,
         )
 
     @on_snapshot
     def uncertainty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
-        return self._scored(self._arguments(inputs, options)).uncertainty
+        found = self._scored(self._arguments(inputs, options))
+        return blank(found.uncertainty, found.missing)
 
     @on_snapshot
     def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Novelty of each input; higher is less like the training data."""
-        return self._scored(self._arguments(inputs, options)).novelty
+        found = self._scored(self._arguments(inputs, options))
+        return blank(found.novelty, found.missing)
 
     @on_snapshot
     def both_scores(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         """Uncertainty and novelty of each prediction, from one pass."""
         found = self._scored(self._arguments(inputs, options))
-        return found.uncertainty, found.novelty
+        return blank(found.uncertainty, found.missing), blank(found.novelty, found.missing)
 
     @on_snapshot
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
@@ -114,14 +119,14 @@ class NetworkModel(CalibrationMixin, ABC):
         For a prediction like those of the calibration set, P(p ≤ t) ≤ t for every t; see
         `qipf.Calibration`.
         """
-        p_values: Tensor = self._p_values(self.uncertainty(*inputs, **options))
-        return p_values
+        found = self._scored(self._arguments(inputs, options))
+        return blank(self._p_values(found.uncertainty), found.missing)
 
     @on_snapshot
     def accepts(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
-        accepted: Tensor = self._accepted(self.uncertainty(*inputs, **options))
-        return accepted
+        found = self._scored(self._arguments(inputs, options))
+        return blank(self._accepted(found.uncertainty), found.missing)
 
     def __repr__(self) -> str:
         about = [type(self.net).__name__]
@@ -165,6 +170,7 @@ class NetworkModel(CalibrationMixin, ABC):
         with torch.no_grad():
             for batch in batches(loader, self.net, "calibrate", "reading predictions"):
                 found = self._scored(self._placed(batch.inputs))
+                refuse_missing(found.missing, f"the network's output for batch {batch.number}")
                 output, uncertainty = found.output, found.uncertainty
                 task = self._task_of(output)
                 rows, labels = class_logits(task.rows(output)), None

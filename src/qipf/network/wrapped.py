@@ -22,10 +22,10 @@ from qipf.network.features import LayerSite, attention_mask, flatten_pooling, me
 from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
 from qipf.network.tasks import IGNORED, TASKS, Task, check_task, task_of
-from qipf.validation.arrays import require_finite
+from qipf.validation.arrays import require_finite, usable_rows
 from qipf.validation.labels import class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError
-from qipf.validation.parameters import is_integer
+from qipf.validation.parameters import is_integer, propagates
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -53,7 +53,8 @@ def wrap(
     net : any module whose output is logits: a tensor, the first element of a tuple, the entry
         ``"logits"`` of a dict, or the attribute ``.logits`` of an object.
     layer : score the output of this named layer instead of the logits.
-    field : a `QIPF` with the parameters to use; a fitted one is used as it is.
+    field : a `QIPF` with the parameters to use, such as ``QIPF(nan_policy="propagate")``; a fitted
+        one is used as it is.
     pooling : how a layer's output of several dimensions becomes one row per example. ``"mean"``
         averages over positions: (n, channels, height, width, …) over everything after the
         channels, (n, tokens, channels) over the tokens; the output of layers such as ``Conv1d``
@@ -96,6 +97,7 @@ class WrappedModel(NetworkModel):
     calibration_ = _of_field("calibration_")
     detection_ = _of_field("detection_")
     rule_ = _of_field("rule_")
+    nan_policy = _of_field("nan_policy")
 
     def __init__(
         self,
@@ -209,9 +211,16 @@ class WrappedModel(NetworkModel):
         asked = any(tensor.requires_grad for tensor in example.tensors.values())
         with torch.set_grad_enabled(asked and torch.is_grad_enabled()):
             output, rows = self._run(example, partial(call, self.net, example, self._example))
-            require_finite(rows, "the network's output for these inputs")
-            task, both = self._task_of(output), self.field.both_scores(rows)
-            return Scores(output, *(task.shaped(score, output) for score in both))
+            missing = None
+            if propagates(self.nan_policy):
+                (rows,), missing = usable_rows([rows])
+            else:
+                require_finite(rows, "the network's output for these inputs")
+            task = self._task_of(output)
+            both = (task.shaped(score, output) for score in self.field.both_scores(rows))
+            if missing is not None:
+                missing = task.shaped(missing, output)
+            return Scores(output, *both)._replace(missing=missing)
 
     def _run(self, example: Example, run: Callable[[], Any]) -> tuple[Tensor, Tensor]:
         """The network's output, and the rows that the field scores."""

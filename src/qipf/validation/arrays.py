@@ -1,7 +1,7 @@
 """Arrays of predictions: checked before use; results are returned as the kind that was passed."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Protocol, overload
 
@@ -38,23 +38,25 @@ class ArrayMethod(Protocol):
 def array_method(method: Callable[[Any, Tensor], Tensor]) -> ArrayMethod:
     """Make a method that computes on checked rows accept and return arrays or tensors.
 
-    The class checks rows with ``_checked(X)``, which returns a tensor where it is to be computed,
-    and both run on its ``_snapshot()``.
+    The class checks rows with ``_usable(X)``, which returns a tensor where it is to be computed
+    and the mask of rows that are not usable, and both run on its ``_snapshot()``.
     """
 
     @wraps(method)
     def call(self: Any, X: Any) -> Any:
         now = self._snapshot()
-        return as_given(method(now, now._checked(X)), X)
+        rows, missing = now._usable(X)
+        return as_given(blank(method(now, rows), missing), X)
 
     return call  # type: ignore[return-value]
 
 
 def checked_rows(
-    estimator: Any, X: Any, *, name: str, reset: bool, minimum: int = 0
+    estimator: Any, X: Any, *, name: str, reset: bool, minimum: int = 0, finite: bool = True
 ) -> Tensor:  # (n, d)
-    """Rows of finite float32 or float64 numbers, as a tensor; a tensor stays on its device.
+    """Rows of float32 or float64 numbers, as a tensor; a tensor stays on its device.
 
+    Rows with NaN or infinity raise, unless `finite` is False.
     `reset` records the number (and names) of features on the estimator, as fitting does;
     otherwise they must agree with what was recorded.
     """
@@ -62,7 +64,8 @@ def checked_rows(
         rows = _checked_tensor(estimator, X, name, reset)
     else:
         rows = _checked_array(estimator, X, name, reset)
-    require_finite(rows, name)
+    if finite:
+        require_finite(rows, name)
     if rows.shape[0] < minimum:
         raise QIPFInputError(
             f"{name} has n_samples = {rows.shape[0]} rows, but at least {minimum} are needed."
@@ -146,20 +149,66 @@ class NonFiniteRowsError(QIPFInputError):
 
 def require_finite(rows: Tensor, name: str) -> None:
     """Raise `NonFiniteRowsError` for NaN and infinity, naming the rows."""
+    refuse_missing(missing_rows(rows), name)
+
+
+def missing_rows(rows: Tensor) -> Tensor | None:  # (n, d) -> (n,)
+    """True for rows with NaN or infinity; None if there are none."""
     # one pass over the numbers; the rows are looked up only if the sum is not finite
     if rows.numel() == 0 or math.isfinite(float(rows.detach().sum())):
+        return None
+    missing = ~torch.isfinite(rows).all(dim=1)
+    return missing if bool(missing.any()) else None
+
+
+def refuse_missing(missing: Tensor | None, name: str) -> None:
+    """Raise `NonFiniteRowsError` if any rows of `name` are missing."""
+    if missing is None:
         return
-    bad = torch.nonzero(~torch.isfinite(rows).all(dim=1)).flatten()
-    if bad.numel() == 0:
-        return
+    bad = torch.nonzero(missing.flatten()).flatten()
     shown = ", ".join(str(int(row)) for row in bad[:5])
     more = ", …" if bad.numel() > 5 else ""
     count = f"{bad.numel()} row{'s' if bad.numel() > 1 else ''}"
     raise NonFiniteRowsError(
         f"{name} has {count} with NaN or inf (rows {shown}{more}). Drop or repair them first.",
         bad.tolist(),
-        len(rows),
+        missing.numel(),
     )
+
+
+def usable_rows(parts: Sequence[Tensor]) -> tuple[list[Tensor], Tensor | None]:
+    """Parts (n, d) of the same predictions, and the mask (n,) of those with NaN or infinity.
+
+    Their rows are replaced by those of the first usable prediction, or by zeros, so that the
+    others are computed as they would be without them. None instead of a mask if there are none.
+
+    >>> (rows,), missing = usable_rows([torch.tensor([[math.nan], [2.0]])])
+    >>> rows.tolist(), missing.tolist()
+    ([[2.0], [2.0]], [True, False])
+    """
+    found = [mask for mask in map(missing_rows, parts) if mask is not None]
+    if not found:
+        return list(parts), None
+    missing = torch.stack([mask.to(found[0].device) for mask in found]).any(0)
+    usable = torch.nonzero(~missing).flatten()[:1]
+    filled = []
+    for part in parts:
+        filler = part[usable.to(part.device)] if len(usable) else torch.zeros_like(part[:1])
+        filled.append(torch.where(missing.to(part.device)[:, None], filler, part))
+    return filled, missing
+
+
+def blank(values: Tensor, missing: Tensor | None) -> Tensor:
+    """Values with NaN, False or -1, by their type, for missing predictions.
+
+    >>> blank(torch.tensor([1.0, 2.0]), torch.tensor([True, False]))
+    tensor([nan, 2.])
+    """
+    if missing is None:
+        return values
+    fill = math.nan if values.is_floating_point() else -1
+    mask = missing.reshape(*missing.shape, *[1] * (values.ndim - missing.ndim)).to(values.device)
+    return values.masked_fill(mask, False if values.dtype == torch.bool else fill)
 
 
 def as_given(values: Tensor, like: Any) -> Any:

@@ -2,10 +2,22 @@
 
 from numbers import Integral
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, unknown_name
 
 #: Seeds are below this; the next one is used too.
 LARGEST_SEED = 2**32 - 1
+
+
+#: What to do with predictions that have NaN or infinity in their logits or features: raise, or
+#: score the others and give these NaN.
+NAN_POLICIES = ("raise", "propagate")
+
+
+def propagates(nan_policy: object) -> bool:
+    """Whether rows with NaN or infinity get NaN; False if they raise."""
+    if not isinstance(nan_policy, str) or nan_policy not in NAN_POLICIES:
+        raise unknown_name("nan_policy", nan_policy, NAN_POLICIES)
+    return nan_policy == "propagate"
 
 
 def is_integer(value: object) -> bool:
