@@ -68,6 +68,24 @@ def test_a_step_is_adams_step_on_the_mean_cross_entropy():
         torch.testing.assert_close(learned, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_resumed_training_makes_the_same_steps():
+    with seeded("cpu", 0):
+        whole = DigitsMLP(1, 3, 8)
+    steps = steps_of(whole)
+    for _ in range(4):
+        steps()
+    half = copy.deepcopy(whole)
+    state = copy.deepcopy(steps.adam.state_dict())
+    again = steps_of(half)
+    again.resume(4, state)
+    for _ in range(3):
+        steps()
+        again()
+    assert int(again.number) == 7
+    for one, other in zip(whole.parameters(), half.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_penalty_is_added_to_the_loss():
     with seeded("cpu", 0):
         plain = DigitsMLP(1, 3, 8)

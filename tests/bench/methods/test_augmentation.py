@@ -15,11 +15,15 @@ def test_shifted_and_mirrored_copies():
     assert copies[4].flatten().tolist() == [0, 1, 0, 1]  # one down, the edge repeated
     assert copies[6].flatten().tolist() == [1, 1, 3, 3]  # one to the left
     assert len(list(augmented_images(image, mirror=False))) == 5
+    large = torch.arange(32.0).expand(1, 1, 48, 32)  # a sixteenth of the shorter side: two pixels
+    right = list(augmented_images(large, mirror=False))[4]
+    assert right[0, 0, 0, :4].tolist() == [0, 0, 0, 1]
 
 
 def test_copies_of_tokens_lack_some_and_follow_the_seed():
     tokens = torch.full((50, 20), 7)
     copies = list(augmented_tokens(tokens, seed=3))
+    assert len(copies) == 10
     share = torch.stack([(copy == 0).double().mean() for copy in copies])
     assert bool(((share > 0.05) & (share < 0.15)).all())
     assert set(torch.stack(copies).unique().tolist()) == {0, 7}

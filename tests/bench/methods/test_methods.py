@@ -9,7 +9,17 @@ import re
 import pytest
 import torch
 
-from qipf.bench.methods import METHODS, Batch, CleanData, Method, base_name, create
+from qipf.bench.methods import (
+    METHODS,
+    ONE_PASS,
+    SAMPLERS,
+    Batch,
+    CleanData,
+    Method,
+    base_name,
+    create,
+)
+from qipf.bench.suites import effective_options
 from qipf.errors import QIPFInputError
 from qipf.validation.not_fitted import QIPFNotFittedError
 
@@ -169,6 +179,7 @@ def test_unknown_names_are_answered_with_near_ones():
         ("knn", {"k": 0}, "knn: k must be positive; got 0."),
         ("energy", {"temperature": -1.0}, "energy: temperature must be positive; got -1.0."),
         ("mc_dropout", {"passes": 0}, "mc_dropout: passes must be positive; got 0."),
+        ("mc_dropout_ll", {"passes": 0}, "mc_dropout_ll: passes must be positive; got 0."),
         ("mc_dropout", {"rate": 1.0}, "mc_dropout: rate must lie strictly between 0 and 1"),
         ("mc_dropout_ll", {"rate": 0.0}, "mc_dropout_ll: rate must lie strictly between 0 and 1"),
         ("svi", {"epochs": 0}, "svi: epochs must be positive; got 0."),
@@ -179,3 +190,39 @@ def test_unknown_names_are_answered_with_near_ones():
 def test_bad_options_are_refused(name, options, message):
     with pytest.raises(QIPFInputError, match=re.escape(message)):
         create(name, **options)
+
+
+FIELD = {"bandwidth": "cv", "max_centers": 6000, "reduction": "random", "softening": 0.0}
+FIELD |= {"engine": "auto"}
+ORDERS = {"orders": (1, 2, 3, 4)}
+SVI = {"epochs": 100, "passes": 100, "initial_std": 0.1}
+
+#: Options of the published results, where a method has any; those of qipf_plus are LayeredQIPF's.
+PUBLISHED = {
+    "energy": {"temperature": 1.0},
+    "knn": {"k": 50},
+    "qipf": {**FIELD, **ORDERS, "normalization": "peak"},
+    "qipf_normalized": {**FIELD, **ORDERS, "normalization": "density"},
+    "qipf_standardized": {**FIELD, **ORDERS, "normalization": "standard"},
+    "qipf_potential": {**FIELD, "orders": (1,), "normalization": "peak"},
+    "qipf_density": {**FIELD, "orders": (1,), "normalization": "peak"},
+    "gen": {"gamma": 0.1, "classes": 100},
+    "nci": {"alpha": 0.0},
+    "vim": {"dimension": 0},
+    "react": {"quantile": 0.9},
+    "ash": {"share": 0.65},
+    "scale": {"share": 0.85},
+    "nnguide": {"k": 10},
+    "nuq": {"k": 100},
+    "mc_dropout": {"rate": None, "passes": 100},
+    "mc_dropout_ll": {"rate": 0.2, "passes": 100},
+    "svi": SVI,
+    "svi_ll": SVI,
+    "ensemble": {"networks": 10},
+}
+
+
+def test_options_are_those_of_the_published_results():
+    options = {name: effective_options(create(name)) for name in (*ONE_PASS, *SAMPLERS)}
+    del options["qipf_plus"]
+    assert {name: found for name, found in options.items() if found} == PUBLISHED
