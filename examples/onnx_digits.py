@@ -57,6 +57,7 @@ def main() -> None:
         logits=logits,
         uncertainty=prediction.uncertainty.numpy(),
         modes=model.field.modes(logits),
+        novelty=prediction.novelty.numpy(),
     )
     print(
         f"wrote {written.path}: {written.bytes:,} bytes, {written.centers:,} centres; "

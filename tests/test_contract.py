@@ -123,6 +123,57 @@ def test_p_values_are_shares_of_the_calibration_set(kind):
     np.testing.assert_allclose(model.p_values(batch).numpy(), expected)
 
 
+def test_p_values_of_the_novelty_are_shares_of_the_calibration_set(kind):
+    model, batch = calibrated(kind), kind.batch(50, 3)
+    held_out = rounded(model.calibration_.novelty)
+    scores = rounded(model.novelty(batch).double().numpy())
+    expected = [(1 + (held_out >= score).sum()) / 1201 for score in scores]
+    found = model.novelty_p_values(batch)
+    np.testing.assert_allclose(found.numpy(), expected)
+    assert torch.equal(found, model(batch).novelty_p_value)
+    model.calibration_ = Calibration(model.calibration_.scores)  # as in earlier files
+    assert model(batch).novelty_p_value is None
+    with pytest.raises(QIPFInputError, match="no novelties"):
+        model.novelty_p_values(batch)
+    with pytest.raises(QIPFInputError, match="calibrated without labels"):
+        model.accept_rule(min_novelty_p=0.01)
+
+
+def test_a_rule_may_look_at_the_novelty_too(kind, tmp_path):
+    model, batch = calibrated(kind), kind.batch(200, 4)
+    held_out = model.calibration_
+    rule = model.accept_rule(max_risk=RISK, min_novelty_p=0.2)
+    assert rule == accept_rule(
+        held_out.scores, held_out.wrong, RISK, novelty=held_out.novelty, min_novelty_p=0.2,
+        origin=held_out.origin,
+    )  # fmt: skip
+    uncertainty, novelty = model.both_scores(batch)
+    expected = (uncertainty <= rule.threshold) & (novelty <= rule.max_novelty)
+    assert 0 < expected.sum() < (uncertainty <= rule.threshold).sum()
+    assert torch.equal(model.accepts(batch), expected)
+    assert torch.equal(model(batch).accepted, expected)
+    model.save(tmp_path / "model.qipf")
+    assert kind.load(tmp_path / "model.qipf").rule_ == rule
+    graph = model.graph()[1] if kind.name == "QIPF" else model.export(batch).module()
+    assert torch.equal(graph(batch)["accepted"], expected)
+    monitor = ShiftMonitor(model, score="uncertainty")
+    assert monitor.update(batch).abstained == 200 - int(expected.sum())
+    with pytest.raises(QIPFInputError, match="monitor's rule is of the novelty"):
+        monitor.update_scores(uncertainty)
+    model.calibration_ = Calibration(held_out.scores, held_out.wrong)
+    with pytest.raises(QIPFInputError, match="no novelties"):
+        model.accept_rule(min_novelty_p=0.2)
+
+
+def test_the_mixture_is_a_classifier_of_models_with_layers(kind):
+    prediction = calibrated(kind)(kind.batch(30, 5))
+    if kind.name != "LayeredQIPF":
+        assert prediction.mixture_class is None
+        return
+    assert torch.equal(prediction.mixture_class, prediction.probabilities.argmax(1))
+    torch.testing.assert_close(prediction.probabilities.sum(1), torch.ones(30).double())
+
+
 def test_a_method_and_the_free_function_make_the_same_rule(kind):
     model = calibrated(kind)
     held_out = model.calibration_

@@ -13,6 +13,7 @@ from scipy.stats import beta, binom
 
 from qipf import AcceptRule, QIPFInputError, QIPFWarning, accept_rule
 from qipf.calibration.accept_rule import Tally
+from qipf.calibration.conformal import Calibration
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
 from qipf.calibration.quantization import highest, rounded
 
@@ -117,6 +118,90 @@ def test_coverage_and_risk_hold_together_in_95_percent_of_draws(chance, levels, 
     failures, coverage = broken(population, 600, seed=2, min_coverage=min_coverage)
     assert failures <= ALLOWED
     assert min_coverage <= coverage <= min_coverage + (0.05 if levels is None else 0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", [None, 12])
+def test_the_risk_of_a_rule_that_abstains_from_novel_inputs(monkeypatch, levels):
+    """The worst case: below the limit of novelty every threshold is just not good enough.
+
+    Above it predictions are right, and would outweigh the errors of a rule that counted them.
+    """
+    monkeypatch.setattr("qipf.calibration.accept_rule._reachable_risk", lambda *_: None)
+    rng, false, rejected = np.random.default_rng(3), 0, []
+    for _ in range(DRAWS):
+        uncertainty, novelty = rng.random((2, 500))
+        if levels is not None:
+            novelty = np.floor(novelty * levels)
+        wrong = (rng.random(500) < 0.1001) & (novelty <= 0.75 * (levels or 1))
+        rule = accept_rule(uncertainty, wrong, 0.1, novelty=novelty, min_novelty_p=0.3)
+        false += rule.accepted > 0
+        rejected.append(np.mean(novelty > rule.max_novelty))
+    assert false / DRAWS <= ALLOWED
+    assert np.mean(rejected) == pytest.approx(0.3, abs=0.01 if levels is None else 0.05)
+
+
+def test_a_rule_with_novelty_is_that_of_the_usual_predictions(rng):
+    uncertainty, novelty = rng.random((2, 999))
+    wrong = rng.random(999) < 0.2 * uncertainty + 0.3 * (novelty > 0.9)
+    rule = accept_rule(uncertainty, wrong, 0.1, novelty=novelty, min_novelty_p=0.1)
+    first = np.sort(rounded(novelty))[-100]  # 0.1 · (999 + 1)
+    usual = rounded(novelty) < first
+    same = accept_rule(uncertainty[usual], wrong[usual], 0.1)
+    assert (rule.threshold, rule.accepted, rule.errors) == (
+        same.threshold, same.accepted, same.errors,
+    )  # fmt: skip
+    assert rule.held_out == 999
+    assert rule.coverage == rule.accepted / 999
+    assert 0 < rule.accepted < 899
+    p_values = Calibration(novelty).p_values(novelty)
+    assert (p_values[novelty <= rule.max_novelty] > 0.1).all()
+    assert (p_values[rounded(novelty) > first] <= 0.1).all()
+    accepted = rule(uncertainty, novelty)
+    np.testing.assert_array_equal(
+        accepted, (uncertainty <= rule.threshold) & (novelty <= rule.max_novelty)
+    )
+    assert int(accepted.sum()) == rule.accepted
+    tensors = torch.from_numpy(uncertainty), torch.from_numpy(novelty)
+    assert torch.equal(rule(*tensors), torch.from_numpy(accepted))
+    np.testing.assert_array_equal(rule(uncertainty, tensors[1]), accepted)
+    assert torch.equal(rule(tensors[0], novelty), torch.from_numpy(accepted))
+    assert f"and a novelty of at most {rule.max_novelty:.6g}." in str(rule)
+
+
+def test_a_rule_with_novelty_needs_it_and_abstains_from_nan(rng):
+    uncertainty, novelty = rng.random((2, 300))
+    rule = accept_rule(uncertainty, np.zeros(300), 0.1, novelty=novelty, min_novelty_p=0.05)
+    with pytest.raises(QIPFInputError, match=re.escape("rule(*model.both_scores(inputs))")):
+        rule(uncertainty)
+    with pytest.raises(QIPFInputError, match=re.escape("shape of uncertainty, (300,); got (2,)")):
+        rule(uncertainty, novelty[:2])
+    assert rule.tally([0.0, 0.0, np.nan], [0.5, np.nan, 0.5]) == Tally(1, 2, 2)
+    with pytest.warns(QIPFWarning, match="1 of 2 scores are NaN or infinite"):
+        assert rule([0.0, 0.0], [0.5, np.nan]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        ({"novelty": np.ones(20)}, "belong together, such as min_novelty_p=0.01"),
+        ({"min_novelty_p": 0.1}, "belong together"),
+        ({"novelty": np.ones(20), "min_novelty_p": 0.1, "min_coverage": 0.5}, "not with min_cov"),
+        ({"novelty": np.ones(19), "min_novelty_p": 0.1}, "shape of uncertainty, (20,); got (19,)"),
+        ({"novelty": np.full(20, np.nan), "min_novelty_p": 0.1}, "20 values that are not finite"),
+        ({"novelty": np.ones(20), "min_novelty_p": 2}, "min_novelty_p must lie between 0 and 1"),
+        ({"novelty": np.ones(20), "min_novelty_p": 0.01}, "at least 99 of them, or a larger"),
+    ],
+)
+def test_invalid_novelties_are_rejected(options, phrase):
+    with pytest.raises(QIPFInputError, match=re.escape(phrase)):
+        accept_rule(np.arange(20.0), np.zeros(20), **options)
+
+
+def test_if_all_are_tied_in_novelty_the_rule_abstains():
+    rule = accept_rule(np.arange(99.0), np.zeros(99), novelty=np.ones(99), min_novelty_p=0.01)
+    assert (rule.accepted, rule.held_out, rule.certified) == (0, 99, False)
+    assert "abstain from all predictions" in str(rule)
 
 
 def step_above(score):

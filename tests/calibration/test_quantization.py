@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qipf.calibration.quantization import DIGITS, highest, rounded
+from qipf.calibration.quantization import DIGITS, below, highest, rounded
 
 FINITE = st.floats(-1e300, 1e300)
 
@@ -43,6 +43,14 @@ def test_the_highest_number_of_a_step_is_the_last_that_is_rounded_to_it(score):
     assert last >= score
     assert rounded(np.array([last]))[0] == step
     assert rounded(np.array([np.nextafter(last, np.inf)]))[0] > step
+
+
+@given(FINITE)
+def test_below_a_step_is_the_last_number_before_it(score):
+    step = rounded(np.array([score]))[0]
+    last = below(float(step))
+    assert rounded(np.array([last]))[0] < step
+    assert rounded(np.array([np.nextafter(last, np.inf)]))[0] == step
 
 
 def test_the_last_step_ends_at_the_largest_number():

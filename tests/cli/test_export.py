@@ -26,10 +26,11 @@ def test_a_model_is_exported(monkeypatch, capsys, tmp_path, field):
     )
     assert (code, err) == (0, "")
     size = f"{target.stat().st_size:,}"
-    assert out.startswith(f"wrote {target}: logits to uncertainty, modes; 50 centres, {size} bytes")
+    told = f"wrote {target}: logits to uncertainty, modes, novelty; 50 centres, {size} bytes"
+    assert out.startswith(told)
     rows = make_logits(9, seed=1).numpy()
     session = onnxruntime.InferenceSession(target)
-    uncertainty, _ = session.run(None, {"logits": rows})
+    uncertainty, *_ = session.run(None, {"logits": rows})
     small = field.condensed(50)
     np.testing.assert_allclose(uncertainty, small.uncertainty(rows.astype(float)), rtol=1e-9)
 
@@ -50,7 +51,7 @@ def test_the_result_as_json_and_a_rule(monkeypatch, capsys, tmp_path, field):
         "bytes": (tmp_path / "field.onnx").stat().st_size,
         "centers": 200,
         "inputs": ["logits"],
-        "outputs": ["uncertainty", "modes", "accepted"],
+        "outputs": ["uncertainty", "modes", "novelty", "accepted"],
         "difference": None,
     }
 

@@ -36,7 +36,12 @@ def test_fitted_and_scored_as_in_python(monkeypatch, capsys, arrays):
     with open("scored.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     expected = model(*FRESH[:2])
-    assert list(rows[0]) == ["predicted", "uncertainty", "p_value", "accepted"]
+    assert list(rows[0]) == [
+        "predicted", "uncertainty", "p_value", "accepted", "p_error", "novelty", "novelty_p_value",
+        "mixture_class",
+    ]  # fmt: skip
+    for name in ("novelty", "novelty_p_value", "mixture_class"):
+        np.testing.assert_allclose([float(r[name]) for r in rows], getattr(expected, name))
     assert [int(row["predicted"]) for row in rows] == expected.predicted.tolist()
     assert [float(row["uncertainty"]) for row in rows] == expected.uncertainty.tolist()
     code, out, _ = run(

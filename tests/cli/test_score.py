@@ -24,8 +24,10 @@ def test_score_writes_the_uncertainty_of_every_row(monkeypatch, capsys, files):
         f"({outliers / 40:.1%}): more uncertain than 90% of the training rows"
     )
     rows = [line.split(",") for line in (files / "s.csv").read_text().splitlines()]
-    assert rows[0] == ["id", "predicted", "uncertainty", "outlier"]
-    assert [(int(i), float(u)) for i, _, u, _ in rows[1:]] == list(enumerate(uncertainty.tolist()))
+    assert rows[0] == ["id", "predicted", "uncertainty", "outlier", "novelty"]
+    assert [(int(row[0]), float(row[2])) for row in rows[1:]] == list(
+        enumerate(uncertainty.tolist())
+    )
     assert [int(row[1]) for row in rows[1:]] == TEST.argmax(1).tolist()
 
 
@@ -102,7 +104,7 @@ def test_outputs_of_a_layer_have_no_predicted_class(monkeypatch, capsys, files):
     code, _, err = run(monkeypatch, capsys, "score", "model.qipf", "test.npz", "-o", "s.csv")
     assert code == 0
     assert "outputs of the layer '0'" in err
-    assert (files / "s.csv").read_text().startswith("uncertainty,outlier\n")
+    assert (files / "s.csv").read_text().startswith("uncertainty,outlier,novelty\n")
 
 
 def test_show_and_score_take_a_wrapped_model(monkeypatch, capsys, files):

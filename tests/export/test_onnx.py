@@ -44,6 +44,7 @@ def assert_agrees(got, model, images):
     assert relative(got["logits"] / largest, logits / largest) < 1e-4
     assert relative(got["uncertainty"], prediction.uncertainty) < 1e-4
     assert relative(got["modes"], model.field.modes(prediction.logits)) < 1e-4
+    assert relative(got["novelty"], prediction.novelty) < 1e-4
 
 
 # ---------------------------------------------------------------------- the benchmark's networks
@@ -57,6 +58,7 @@ def test_digits_for_a_batch_of_any_length(digits, digits_file, length):
         "logits": ((length, 10), np.float32),
         "uncertainty": ((length,), np.float64),
         "modes": ((length, 4), np.float64),
+        "novelty": ((length,), np.float64),
     }
     assert_agrees(got, model, images[:length])
 
@@ -85,7 +87,7 @@ def test_what_is_told_of_the_file(digits_file):
     assert digits_file.path.stat().st_size == digits_file.bytes
     assert digits_file.centers == 1198
     assert digits_file.inputs == ("input",)
-    assert digits_file.outputs == ("logits", "uncertainty", "modes")
+    assert digits_file.outputs == ("logits", "uncertainty", "modes", "novelty")
     assert digits_file.difference < 1e-5
 
 
@@ -111,6 +113,7 @@ def test_what_the_file_tells_of_itself(digits, digits_file):
         ["batch", 10],
         ["batch"],
         ["batch", 4],
+        ["batch"],
     ]
 
 
@@ -168,7 +171,9 @@ def test_the_scores_agree_where_neither_torch_nor_qipf_is_installed(
     files = digits_file.path, tmp_path / "images.npy"
     code, out, err = scored(elsewhere, *files, "--output", tmp_path / "scores.npz")
     assert (code, err) == (0, "")
-    assert out == f"wrote {tmp_path / 'scores.npz'}: 300 rows of logits, uncertainty, modes\n"
+    assert (
+        out == f"wrote {tmp_path / 'scores.npz'}: 300 rows of logits, uncertainty, modes, novelty\n"
+    )
     with np.load(tmp_path / "scores.npz") as scores:
         assert_agrees(scores, model, images)
         want = dict(scores)
@@ -191,7 +196,7 @@ def test_the_example_writes_what_the_other_finds_again(elsewhere, tmp_path, monk
         "relative difference"
     )
     apart = {name: float(value) for name, value in map(str.split, rest)}
-    assert list(apart) == ["logits", "uncertainty", "modes"]
+    assert list(apart) == ["logits", "uncertainty", "modes", "novelty"]
     assert max(apart.values()) <= 1e-4
     with np.load(expected) as file:
         want = dict(file)
@@ -216,7 +221,7 @@ def test_a_layer_and_a_rule_that_adds_its_decision(tmp_path):
     scores = model(images).uncertainty
     rule = qipf.accept_rule(scores, scores > scores.median(), min_coverage=0.4)
     written = model.export_onnx(tmp_path / "layer.onnx", images, rule=rule)
-    assert written.outputs == ("logits", "uncertainty", "modes", "accepted")
+    assert written.outputs == ("logits", "uncertainty", "modes", "novelty", "accepted")
     shown = torch.cat([images, torch.full_like(images[:1], torch.nan)])
     got = run(written.path, input=shown.numpy())
     assert relative(got["uncertainty"][:-1], scores) < 1e-4
@@ -232,7 +237,8 @@ def test_a_layer_and_a_rule_that_adds_its_decision(tmp_path):
 def test_a_field_alone(kind, rule, tmp_path):
     field = QIPF(orders=(1, 2), softening=0.1).fit(make_logits(300).numpy().astype(kind))
     written = field.export_onnx(str(tmp_path / "field.onnx"), rule=rule)
-    assert (written.inputs, written.outputs) == (("logits",), ("uncertainty", "modes", "accepted"))
+    assert written.inputs == ("logits",)
+    assert written.outputs == ("uncertainty", "modes", "novelty", "accepted")
     assert written.difference < 1e-9
     rows = np.concatenate([make_logits(30, seed=5), make_logits(30) * 1e6]).astype(kind)
     got = run(written.path, logits=rows)

@@ -62,7 +62,7 @@ def test_digits_for_a_batch_of_any_length(digits):
     program = model.export()
     for length in (0, 1, 7, 64, len(images)):
         judged = program.module()(images[:length])
-        assert list(judged) == ["logits", "uncertainty", "modes"]
+        assert list(judged) == ["logits", "uncertainty", "modes", "novelty"]
         assert judged["modes"].shape == (length, 4)
         assert_agrees(judged, model, images[:length])
 

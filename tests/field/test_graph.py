@@ -38,7 +38,8 @@ def test_it_gives_the_fields_modes(softening, reduced, normalization):
     torch.testing.assert_close(
         judged["uncertainty"], field.uncertainty(queries()), rtol=1e-9, atol=1e-9
     )
-    assert list(judged) == ["uncertainty", "modes"]
+    assert list(judged) == ["uncertainty", "modes", "novelty"]
+    torch.testing.assert_close(judged["novelty"], field.novelty(queries()), rtol=1e-9, atol=1e-9)
     assert judged["modes"].dtype == judged["uncertainty"].dtype == torch.float64
 
 
@@ -84,6 +85,11 @@ def test_the_threshold_itself_is_accepted():
     scores = FieldGraph(field)(rows)["uncertainty"]
     threshold = float(scores.sort().values[7])
     assert torch.equal(FieldGraph(field, threshold)(rows)["accepted"], scores <= threshold)
+    novelty = FieldGraph(field)(rows)["novelty"]
+    limit = float(novelty.median())
+    found = FieldGraph(field, threshold, limit)(rows)["accepted"]
+    assert torch.equal(found, (scores <= threshold) & (novelty <= limit))
+    assert 0 < found.sum() < (scores <= threshold).sum()
     assert not FieldGraph(field, -math.inf)(rows)["accepted"].any()
 
 
@@ -100,6 +106,7 @@ def test_an_empty_batch():
     assert {name: tuple(part.shape) for name, part in judged.items()} == {
         "uncertainty": (0,),
         "modes": (0, 4),
+        "novelty": (0,),
         "accepted": (0,),
     }
 

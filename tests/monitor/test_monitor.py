@@ -325,7 +325,7 @@ def test_invalid_input_is_rejected_and_not_counted(field):
         (lambda: monitor.update([[1.0]]), "made from a Calibration"),
         (lambda: monitor.update_scores([[1.0]]), "one dimension"),
         (lambda: own.update([["a"]]), "real numbers"),
-        (lambda: own.update_scores([1.0]), "tests the novelty"),
+        (lambda: own.update_scores([1.0]), "This monitor's test is of the novelty"),
         (lambda: own.update_scores([1.0, 2.0], [1.0]), "shape of uncertainty, (2,); got (1,)"),
         (lambda: own.update([[1.0], [1.0, 2.0]]), "not an array of numbers"),
         (lambda: own.update(np.full((2, 3), np.nan)), "rows of 10 numbers"),

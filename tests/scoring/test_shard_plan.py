@@ -137,7 +137,7 @@ def test_logits_but_no_other_columns_may_have_names_of_results(tmp_path):
     rescored(tmp_path, field, columns=TAKEN, modes=True)
     found = pq.read_table(target)
     assert found.column_names == [
-        "id", "predicted", "uncertainty", "outlier", "mode_1", "mode_2",
+        "id", "predicted", "uncertainty", "outlier", "novelty", "mode_1", "mode_2",
     ]  # fmt: skip
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
     for name, values in steady_results(field, logits, result_names(field, True)).items():
@@ -149,7 +149,7 @@ def test_logits_but_no_other_columns_may_have_names_of_results(tmp_path):
         rescored(tmp_path, field, columns=TAKEN, modes=True)
     rescored(tmp_path, field, columns=TAKEN)
     assert pq.read_table(target).column_names == [
-        "id", "mode_1", "predicted", "uncertainty", "outlier",
+        "id", "mode_1", "predicted", "uncertainty", "outlier", "novelty",
     ]  # fmt: skip
 
 

@@ -31,7 +31,10 @@ def test_every_shard_has_the_scores_of_its_rows_and_all_other_columns(folder, fi
         found = pq.read_table(folder / "out" / source.relative_to(folder / "in"), partitioning=None)
         others = [name for name in given.column_names if name not in LOGITS]
         modes = [f"mode_{p}" for p in (1, 2, 3, 4)]
-        assert found.column_names == [*others, "predicted", "uncertainty", "outlier", *modes]
+        assert found.column_names == [
+            *others, "predicted", "uncertainty", "outlier", "novelty", *modes,
+        ]  # fmt: skip
+        np.testing.assert_allclose(found["novelty"], field.novelty(logits_in(source)), rtol=1e-5)
         assert found["predicted"].to_pylist() == logits_in(source).argmax(1).tolist()
         np.testing.assert_array_equal(
             found["outlier"], found["uncertainty"].to_numpy() > field.outlier_limit_
@@ -95,8 +98,8 @@ def test_an_empty_shard_gives_an_empty_shard(tmp_path, field):
     assert result.total.rows == 20
     found = pq.read_table(tmp_path / "out" / "b.parquet")
     assert found.num_rows == 0
-    assert found.schema.names[-3:] == ["predicted", "uncertainty", "outlier"]
-    assert [str(kind) for kind in found.schema.types[-3:]] == ["int64", "double", "bool"]
+    assert found.schema.names[-4:] == ["predicted", "uncertainty", "outlier", "novelty"]
+    assert [str(kind) for kind in found.schema.types[-4:]] == ["int64", "double", "bool", "double"]
     assert score_shards(field, tmp_path / "in", tmp_path / "out").kept == 2
 
 

@@ -31,12 +31,12 @@ def test_rows_stay_in_order_with_their_other_columns(tmp_path, field):
     scored = score_table(field, tmp_path / "t.csv", tmp_path / "s.csv", modes=True)
     found = [line.split(",") for line in (tmp_path / "s.csv").read_text().splitlines()]
     assert found[0][:5] == ["id", "label", "predicted", "uncertainty", "outlier"]
-    assert found[0][5:] == ["mode_1", "mode_2", "mode_3", "mode_4"]
+    assert found[0][5:] == ["novelty", "mode_1", "mode_2", "mode_3", "mode_4"]
     assert [line[:2] for line in found[1:]] == [[f"r{k}", "x"] for k in range(23)]
     assert [int(line[2]) for line in found[1:]] == TEST.argmax(1).tolist()
     outlier = ["True" if sign == -1 else "False" for sign in field.predict(TEST)]
     assert [line[4] for line in found[1:]] == outlier
-    numbers = np.array([[line[3], *line[5:]] for line in found[1:]], float)
+    numbers = np.array([[line[3], *line[6:]] for line in found[1:]], float)
     np.testing.assert_allclose(numbers[:, 0], field.uncertainty(TEST), rtol=1e-12)
     np.testing.assert_allclose(numbers[:, 1:], field.modes(TEST), rtol=1e-12)
     np.testing.assert_allclose(numbers[:, 0], numbers[:, 1:].mean(1), rtol=1e-12)
@@ -69,13 +69,18 @@ def test_all_that_the_field_knows_is_written(tmp_path, field):
     np.savez(tmp_path / "t.npz", logits=TEST)
     score_table(known, tmp_path / "t.npz", tmp_path / "s.npz")
     with np.load(tmp_path / "s.npz") as found:
-        assert list(found) == ["predicted", "uncertainty", "p_value", "outlier", "accepted"]
+        assert list(found) == [
+            "predicted", "uncertainty", "p_value", "outlier", "accepted", "novelty",
+            "novelty_p_value",
+        ]  # fmt: skip
         prediction = known(TEST)
         np.testing.assert_array_equal(found["predicted"], prediction.predicted)
         np.testing.assert_array_equal(found["p_value"], prediction.p_value)
         np.testing.assert_array_equal(found["accepted"], prediction.accepted)
+        np.testing.assert_array_equal(found["novelty"], prediction.novelty)
+        np.testing.assert_array_equal(found["novelty_p_value"], prediction.novelty_p_value)
         np.testing.assert_array_equal(found["outlier"], known.predict(TEST) == -1)
-        assert [found[name].dtype.kind for name in found] == list("iffbb")
+        assert [found[name].dtype.kind for name in found] == list("iffbbff")
     wanted = ["accepted", "predicted"]  # in any order
     score_table(known, tmp_path / "t.npz", tmp_path / "s.npz", results=wanted)
     with np.load(tmp_path / "s.npz") as found:
@@ -87,6 +92,7 @@ def test_all_that_the_field_knows_is_written(tmp_path, field):
 @pytest.mark.parametrize(
     ("name", "phrase"),
     [
+        ("novelty_p_value", "There is no novelty_p_value: the model has no novelties of a calib"),
         ("p_value", "There is no p_value: the model is not calibrated. Make one with qipf cal"),
         ("accepted", "There is no accepted: the model has no accept rule. .* --max-risk 0.01"),
         ("acepted", "Did you mean 'accepted'"),

@@ -164,6 +164,9 @@ def test_every_kind_of_every_version_has_its_file():
     assert {path.stem for path in STORED.glob("*.qipf")} == names
     assert set(schema.KINDS) <= {*KINDS, "features", "monitor"}
     assert load_field(STORED / "entropy-v5.qipf").score_ == "entropy"
+    by_novelty = load_field(STORED / "novelty-v5.qipf")
+    assert by_novelty.rule_.max_novelty is not None
+    assert len(by_novelty.calibration_.novelty) == len(by_novelty.calibration_)
     for version in (3, 4, 5):
         field = load_field(STORED / f"field-v{version}.qipf")
         assert field.log_weights_ is None

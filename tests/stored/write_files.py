@@ -124,6 +124,13 @@ def calibrated() -> qipf.QIPF:
     return field
 
 
+def by_novelty() -> qipf.QIPF:
+    """The same, with a rule that abstains from novel inputs too."""
+    field = calibrated()
+    field.accept_rule(max_risk=0.2, confidence=0.9, min_novelty_p=0.1)
+    return field
+
+
 def watched_field(version: int = monitor_state.FORMAT_VERSION) -> qipf.QIPF:
     """The field of a monitor's state: a stored one, so that its digest is the same everywhere.
 
@@ -167,7 +174,7 @@ def main() -> None:
         "calibrated": field,
         "rule": field.rule_,
         "entropy": by_entropy(),
-        "novelty": field,
+        "novelty": by_novelty(),
     }
     for name, thing in saved.items():
         path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"

@@ -3,7 +3,7 @@
 import math
 import sys
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -13,10 +13,10 @@ from scipy.special import bdtrc
 from torch import Tensor
 
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
-from qipf.calibration.quantization import highest, rounded
+from qipf.calibration.quantization import below, highest, rounded
 from qipf.calibration.risk_coverage import upper_bound
 from qipf.errors import QIPFInputError, warn
-from qipf.validation.scores import checked_outcomes, checked_scores, checked_share
+from qipf.validation.scores import checked_outcomes, checked_scores, checked_share, finite_scores
 
 #: Smallest `max_risk`; a lower one would take billions of held-out predictions.
 LEAST_RISK = 1e-9
@@ -44,9 +44,10 @@ class AcceptRule:
     """Accept predictions up to a threshold of uncertainty, abstain from the others.
 
     Made by `qipf.accept_rule`. Called with uncertainties, it returns a boolean mask of the same
-    kind (an array, or a tensor on its device), true where the prediction is accepted. NaN and
-    infinite uncertainties are never accepted: a `QIPFWarning` gives their number, and `tally`
-    counts them.
+    kind (an array, or a tensor on its device), true where the prediction is accepted. A rule with
+    `max_novelty` is called with novelties too, ``rule(*model.both_scores(inputs))``, and abstains
+    from higher ones. NaN and infinite scores are never accepted: a `QIPFWarning` gives their
+    number, and `tally` counts them.
 
     The guarantee holds, with `confidence`, for data like the held-out data (independent, from the
     same population). It says nothing about shifted data, where accepted predictions may be wrong
@@ -62,6 +63,7 @@ class AcceptRule:
     max_risk: float | None  # the requested error rate, or
     min_coverage: float | None  # the requested coverage
     reachable_risk: float | None = None  # if nothing is certified: smallest max_risk that would be
+    max_novelty: float | None = None  # accept up to here; None: whatever the novelty
 
     def __post_init__(self) -> None:
         _check_rule(self)
@@ -82,43 +84,69 @@ class AcceptRule:
         return self.errors / self.accepted if self.accepted else math.nan
 
     @overload
-    def __call__(self, uncertainty: Tensor) -> Tensor: ...
+    def __call__(self, uncertainty: Tensor, novelty: Any = None) -> Tensor: ...
     @overload
-    def __call__(self, uncertainty: ArrayLike) -> NDArray[np.bool_]: ...
-    def __call__(self, uncertainty: Any) -> Any:  # (n,)
+    def __call__(self, uncertainty: ArrayLike, novelty: Any = None) -> NDArray[np.bool_]: ...
+    def __call__(self, uncertainty: Any, novelty: Any = None) -> Any:  # (n,)
         """True where the prediction is accepted."""
-        accept, usable = self._decided(uncertainty)
+        accept, usable = self._decided(uncertainty, novelty)
         unusable = (~usable).nonzero()
         rows = unusable.flatten() if isinstance(unusable, Tensor) else unusable[0]
         if len(rows):
             warn(
-                f"{len(rows)} of {len(usable)} uncertainties are NaN or infinite (first: row "
+                f"{len(rows)} of {len(usable)} {self._scores} are NaN or infinite (first: row "
                 f"{int(rows[0])}); the rule abstains from these predictions."
             )
         return accept
 
-    def tally(self, uncertainty: Any) -> Tally:
+    def tally(self, uncertainty: Any, novelty: Any = None) -> Tally:
         """Count the predictions that are accepted, abstained from, and unusable.
 
         >>> rule = accept_rule(np.linspace(0, 1, 400), np.zeros(400, bool))
         >>> rule.tally([0.5, np.nan, 7.0])
         Tally(accepted=1, abstained=2, unusable=1)
         """
-        accept, usable = self._decided(uncertainty)
+        accept, usable = self._decided(uncertainty, novelty)
         accepted = int(accept.sum())
         return Tally(accepted, len(accept) - accepted, len(usable) - int(usable.sum()))
 
-    def _decided(self, uncertainty: Any) -> tuple[Any, Any]:
+    @property
+    def _scores(self) -> str:
+        return "uncertainties" if self.max_novelty is None else "scores"
+
+    def _decided(self, uncertainty: Any, novelty: Any) -> tuple[Any, Any]:
         """Two masks of the same kind as the uncertainty: accepted, and finite."""
+        accept, usable = self._up_to(self.threshold, uncertainty, "uncertainty")
+        if self.max_novelty is None:
+            return accept, usable
+        if novelty is None:
+            raise QIPFInputError(
+                "This rule looks at the novelty too: call it with rule(*model.both_scores(inputs))."
+            )
+        usual, finite = self._up_to(self.max_novelty, novelty, "novelty")
+        if usual.shape != accept.shape:
+            raise QIPFInputError(
+                f"novelty must have the shape of uncertainty, {tuple(accept.shape)}; got "
+                f"{tuple(usual.shape)}."
+            )
+        if isinstance(accept, Tensor):
+            usual, finite = (torch.as_tensor(m, device=accept.device) for m in (usual, finite))
+        elif isinstance(usual, Tensor):
+            usual, finite = usual.cpu().numpy(), finite.cpu().numpy()
+        return accept & usual, usable & finite
+
+    @staticmethod
+    def _up_to(limit: float, uncertainty: Any, name: str) -> tuple[Any, Any]:
+        """Masks of scores up to a limit, and of finite ones, of the same kind as the scores."""
         if isinstance(uncertainty, Tensor):
             if uncertainty.is_complex() or uncertainty.ndim > 1:
-                checked_scores(uncertainty, "uncertainty")  # raises
+                checked_scores(uncertainty, name)  # raises
             scores = uncertainty.detach().reshape(-1).double()  # a float32 threshold would round
             usable = torch.isfinite(scores)
-            return usable & (scores <= self.threshold), usable
-        values = checked_scores(uncertainty, "uncertainty")
+            return usable & (scores <= limit), usable
+        values = checked_scores(uncertainty, name)
         finite = np.isfinite(values)
-        return finite & (values <= self.threshold), finite
+        return finite & (values <= limit), finite
 
     def __str__(self) -> str:
         return "\n".join([self._action(), *self._grounds(), *[_SHIFT][: self.accepted]])
@@ -128,7 +156,10 @@ class AcceptRule:
             return "No threshold can be certified: abstain from all predictions."
         if self.threshold >= EVERYTHING:
             return "Accept every prediction."
-        return f"Accept predictions with an uncertainty of at most {self.threshold:.6g}."
+        limit = f"an uncertainty of at most {self.threshold:.6g}"
+        if self.max_novelty is not None:
+            limit += f" and a novelty of at most {self.max_novelty:.6g}"
+        return f"Accept predictions with {limit}."
 
     def _grounds(self) -> list[str]:
         sure = f"With {_percent(self.confidence)} confidence"
@@ -165,6 +196,14 @@ class AcceptRule:
         return f"{reason} max_risk={self.reachable_risk:g}, if requested at first, is certified."
 
 
+def within(
+    uncertainty: Tensor, novelty: Tensor, threshold: float, max_novelty: float | None = None
+) -> Tensor:  # (n,)
+    """The decision of a rule in an exported graph."""
+    accepted = uncertainty <= threshold
+    return accepted if max_novelty is None else accepted & (novelty <= max_novelty)
+
+
 def _check_rule(rule: AcceptRule) -> None:
     """Raise `QIPFInputError` if the values of a rule contradict each other."""
     for name in ("held_out", "accepted", "errors"):
@@ -182,6 +221,9 @@ def _check_rule(rule: AcceptRule) -> None:
         _reject(rule, "max_risk", "or min_coverage must be given, not both")
     if not isinstance(rule.threshold, float) or math.isnan(rule.threshold):
         _reject(rule, "threshold", "must be a number")
+    limit = rule.max_novelty
+    if limit is not None and not (isinstance(limit, float) and math.isfinite(limit)):
+        _reject(rule, "max_novelty", "must be a finite number or None")
     if math.isinf(rule.threshold) != (rule.accepted == 0) or rule.threshold == math.inf:
         _reject(rule, "threshold", "must be finite, or -inf where nothing is accepted")
 
@@ -201,6 +243,8 @@ def accept_rule(
     confidence: float = 0.95,
     *,
     min_coverage: float | None = None,
+    novelty: Any = None,  # (n,)
+    min_novelty_p: float | None = None,
     origin: float = 0.0,
 ) -> AcceptRule:
     r"""Make a threshold with a guarantee from held-out predictions whose errors are known.
@@ -217,6 +261,12 @@ def accept_rule(
     the other :math:`\delta/2`, by the larger of the bounds with and without the predictions tied at
     the threshold. Both hold together with probability `confidence`.
 
+    With `novelty` and `min_novelty_p`, the rule also abstains from novel inputs: from novelties at
+    least as high as the :math:`\lfloor p (n + 1) \rfloor`-th highest of the held-out ones, which
+    are those with a conformal p-value of at most `min_novelty_p`, and ties. Given that limit, the
+    held-out predictions below it are a sample of the population below it, so the rule is made from
+    them and the guarantee holds for what is accepted.
+
     Uncertainties are compared as `qipf.calibration.quantization` rounds them; tied ones are
     accepted or rejected together. The guarantee does not hold for shifted data.
 
@@ -227,6 +277,9 @@ def accept_rule(
     max_risk : largest error rate among accepted predictions; 0.01 unless `min_coverage` is given.
     confidence : of the guarantee, over the draw of the held-out set.
     min_coverage : share of predictions that must be accepted, instead of `max_risk`.
+    novelty : (n,) of the same predictions, for `min_novelty_p`.
+    min_novelty_p : abstain from predictions whose novelty has no larger p-value; the share of
+        usual predictions that is rejected as novel. Not together with `min_coverage`.
     origin : constant in the uncertainties that is subtracted before they are rounded.
 
     >>> rng = np.random.default_rng(0)
@@ -240,6 +293,15 @@ def accept_rule(
         raise QIPFInputError("Pass max_risk or min_coverage, not both.")
     confidence = checked_share(confidence, "confidence", 0.95)
     scores, errors = checked_outcomes(uncertainty, wrong)
+    count, limit = len(scores), None
+    if novelty is not None or min_novelty_p is not None:
+        if min_coverage is not None or novelty is None or min_novelty_p is None:
+            raise QIPFInputError(
+                "novelty and min_novelty_p belong together, such as min_novelty_p=0.01, and not "
+                "with min_coverage."
+            )
+        limit, usual = _novelty_limit(novelty, min_novelty_p, count)
+        scores, errors = scores[usual], errors[usual]
     order = np.lexsort((errors, scores))  # the rule does not depend on the order of the rows
     scores, errors = rounded(scores[order], origin), errors[order]
     # ties in random order, whatever order the rows came in: see qipf.calibration.fixed_sequence
@@ -255,7 +317,27 @@ def accept_rule(
             f"max_risk must be at least {LEAST_RISK:g}, got {max_risk!r}: no held-out set is large "
             "enough to certify less."
         )
-    return _certified(scores, errors, max_risk, confidence, origin)
+    rule = _certified(scores, errors, max_risk, confidence, origin, count)
+    return rule if limit is None else replace(rule, max_novelty=limit)
+
+
+def _novelty_limit(novelty: Any, share: float, count: int) -> tuple[float, NDArray[np.bool_]]:
+    """The largest novelty to accept, and which of the held-out predictions are below it."""
+    share = checked_share(share, "min_novelty_p", 0.01)
+    values = finite_scores(novelty, "novelty")
+    if len(values) != count:
+        raise QIPFInputError(
+            f"novelty must have the shape of uncertainty, ({count},); got ({len(values)},)."
+        )
+    rank = math.floor(share * (count + 1))
+    if rank == 0:
+        raise QIPFInputError(
+            f"No novelty can have a p-value of {share:g} among {count:,} held-out predictions. "
+            f"Pass at least {math.ceil(1 / share) - 1:,} of them, or a larger min_novelty_p."
+        )
+    values = rounded(values)
+    first = float(np.sort(values)[count - rank])  # the least novelty to abstain from
+    return below(first), values < first
 
 
 def _certified(
@@ -264,6 +346,7 @@ def _certified(
     max_risk: float,
     confidence: float,
     origin: float,
+    held_out: int,
 ) -> AcceptRule:
     accepted = _most_accepted(scores, errors, max_risk, confidence)
     reachable = None
@@ -273,7 +356,7 @@ def _certified(
         threshold=highest(float(scores[accepted - 1]), origin) if accepted else -math.inf,
         risk_bound=max_risk if accepted else 1.0,
         confidence=confidence,
-        held_out=len(scores),
+        held_out=held_out,
         accepted=accepted,
         errors=int(errors[:accepted].sum()),
         max_risk=max_risk,

@@ -39,6 +39,8 @@ class Prediction:
     probabilities: Any = None  # (n, classes) of the layers' mixture; None without layers
     p_error: Any = None  # (n,) estimated probability of an error; None if nothing estimates it
     novelty: Any = None  # (n,) higher is less like the training data
+    novelty_p_value: Any = None  # (n,) conformal p-value of the novelty
+    mixture_class: Any = None  # (n,) most probable class of the layers' mixture, likewise
 
 
 class CalibrationMixin(Snapshots):
@@ -76,6 +78,7 @@ class CalibrationMixin(Snapshots):
         confidence: float = 0.95,
         *,
         min_coverage: float | None = None,
+        min_novelty_p: float | None = None,
     ) -> AcceptRule:
         """Make a threshold with a guarantee from the calibration set; see `qipf.accept_rule`.
 
@@ -88,12 +91,18 @@ class CalibrationMixin(Snapshots):
                 f"This {type(self).__name__} was calibrated without labels, so no errors are "
                 "known. Call calibrate() with labels."
             )
+        novelty = None
+        if min_novelty_p is not None:
+            held_out.ranked_by("novelty")  # raises without novelties
+            novelty = held_out.novelty
         self.rule_ = accept_rule(
             held_out.scores,
             held_out.wrong,
             max_risk,
             confidence,
             min_coverage=min_coverage,
+            novelty=novelty,
+            min_novelty_p=min_novelty_p,
             origin=held_out.origin,
         )
         return self.rule_
@@ -135,35 +144,39 @@ class CalibrationMixin(Snapshots):
     def _clear_calibration(self) -> None:
         self.calibration_ = self.detection_ = self.rule_ = None
 
-    def _p_values(self, uncertainty: Any) -> Any:  # (n,)
-        return calibration_of(self).p_values(uncertainty)
+    def _p_values(self, values: Any, score: str = "uncertainty") -> Any:  # (n,)
+        return calibration_of(self).ranked_by(score).p_values(values)
 
-    def _accepted(self, uncertainty: Any) -> Any:  # (n,)
+    def _accepted(self, uncertainty: Any, novelty: Any) -> Any:  # (n,)
         if self.rule_ is None:
             raise QIPFNotFittedError(
                 f"This {type(self).__name__} has no accept rule. Call accept_rule() first."
             )
-        return self.rule_(uncertainty)
+        return self.rule_(uncertainty, novelty)
 
     def _prediction(
         self,
         logits: Tensor,
         uncertainty: Tensor,
+        novelty: Tensor,
         probabilities: Tensor | None = None,
         predicted: Tensor | None = None,
         p_error: Tensor | None = None,
-        novelty: Tensor | None = None,
         missing: Tensor | None = None,
     ) -> Prediction:
+        held_out = self.calibration_
+        novelties = held_out is not None and held_out.novelty is not None
         found = Prediction(
             logits=logits,
             predicted=logits.argmax(1) if predicted is None else predicted,
             uncertainty=uncertainty,
-            p_value=None if self.calibration_ is None else self._p_values(uncertainty),
-            accepted=None if self.rule_ is None else self._accepted(uncertainty),
+            p_value=None if held_out is None else self._p_values(uncertainty),
+            accepted=None if self.rule_ is None else self._accepted(uncertainty, novelty),
             probabilities=probabilities,
             p_error=p_error,
             novelty=novelty,
+            novelty_p_value=self._p_values(novelty, "novelty") if novelties else None,
+            mixture_class=None if probabilities is None else probabilities.argmax(1),
         )
         if missing is None:
             return found
@@ -171,16 +184,17 @@ class CalibrationMixin(Snapshots):
         del values["logits"]
         return replace(found, **{name: blank(value, missing) for name, value in values.items()})
 
-    def _threshold(self, rule: object) -> float | None:
-        """Threshold for an exported file: of the given rule, or of the model's own."""
+    def _limits(self, rule: object) -> dict[str, float]:
+        """Limits of the scores for an exported file: of the given rule, or of the model's own."""
         rule = self.rule_ if rule is None else rule
         if rule is None:
-            return None
+            return {}
         if not isinstance(rule, AcceptRule):
             raise QIPFInputError(
                 f"rule must be an AcceptRule, as accept_rule() makes, got {type(rule).__name__}."
             )
-        return float(rule.threshold)
+        limits = {"threshold": rule.threshold}
+        return limits if rule.max_novelty is None else {**limits, "max_novelty": rule.max_novelty}
 
     def _about(self) -> list[str]:
         """What `repr` tells about the calibration set, error detection and the rule."""

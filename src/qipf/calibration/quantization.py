@@ -36,6 +36,19 @@ def rounded(scores: NDArray[np.float64], origin: float = 0.0) -> NDArray[np.floa
     return np.where(np.isfinite(scores), steps.clip(-_LARGEST, _LARGEST), steps)
 
 
+def below(step: float) -> float:
+    """The largest score that is rounded to less than `step`.
+
+    >>> at = below(1.0)
+    >>> rounded(np.array([at, np.nextafter(at, 2)])).tolist()
+    [0.99993896484375, 1.0]
+    """
+    bits = np.abs(np.array([step])).view(np.uint64)
+    if step > 0:
+        return float((bits - _HALF - np.uint64(1)).view(np.float64)[0])
+    return -float((bits + _HALF).view(np.float64)[0])
+
+
 def highest(step: float, origin: float = 0.0) -> float:
     """The largest score that is rounded to `step`, up to the last digit of `origin`.
 

@@ -64,6 +64,8 @@ def rule_values(rule: AcceptRule) -> dict[str, Any]:
 
 def restored_rule(values: Any, path: str) -> AcceptRule:
     """The rule from its JSON values; `path` is what errors call the file."""
+    if isinstance(values, dict) and values:  # rules before the novelty was looked at
+        values = {"max_novelty": None, **values}
     require_keys(path, "accept rule", values, [field.name for field in fields(AcceptRule)])
     threshold = values["threshold"]
     try:

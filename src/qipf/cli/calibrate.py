@@ -36,6 +36,13 @@ def calibrate(
         float | None,
         Option(help="Instead of --max-risk: the rule accepts at least this share, such as 0.9."),
     ] = None,
+    min_novelty_p: Annotated[
+        float | None,
+        Option(
+            help="With --max-risk: the rule also abstains from novel inputs, whose novelty has a "
+            "p-value of at most this, such as 0.01."
+        ),
+    ] = None,
     confidence: Annotated[float, Option(help="Confidence of the rule's guarantee.")] = 0.95,
     output: Annotated[
         Path | None,
@@ -54,6 +61,8 @@ def calibrate(
 
     Example: `qipf calibrate model.qipf held_out.npy --labels labels.npy --min-coverage 0.9`
 
+    Example: `qipf calibrate model.qipf held_out.npz --max-risk 0.01 --min-novelty-p 0.01`
+
     Example: `qipf calibrate model.qipf held_out.csv -o calibrated.qipf`
 
     Example: `qipf calibrate layer.qipf features.npz --wrong wrong.npy --max-risk 0.01`
@@ -66,6 +75,8 @@ def calibrate(
 
     if max_risk is not None and min_coverage is not None:
         raise QIPFInputError("Give --max-risk or --min-coverage, not both.")
+    if min_novelty_p is not None and max_risk is None:
+        raise QIPFInputError("--min-novelty-p is for a rule of --max-risk. Give both.")
     if labels is not None and wrong is not None:
         raise QIPFInputError("Give --labels or --wrong, not both.")
     output = model if output is None else output
@@ -82,7 +93,13 @@ def calibrate(
     option = "--labels" if layer is None else "--wrong"
     require_labels(block, held_out, option, max_risk if min_coverage is None else min_coverage)
     result, text = calibrate_field(
-        field, block, max_risk, min_coverage, confidence, are_errors=wrong is not None
+        field,
+        block,
+        max_risk,
+        min_coverage,
+        confidence,
+        are_errors=wrong is not None,
+        min_novelty_p=min_novelty_p,
     )
     save_calibration(field, model, output)
     print_result(as_json, {"output": output, **result}, f"wrote {output}: {text}")
@@ -120,6 +137,7 @@ def calibrate_field(
     min_coverage: float | None = None,
     confidence: float = 0.95,
     are_errors: bool = False,
+    min_novelty_p: float | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Calibrate a field and make its rule, if one is asked for; the result and its text.
 
@@ -140,7 +158,9 @@ def calibrate_field(
             text += f", error detection: {field.detection_}"
         if max_risk is None and min_coverage is None:
             return result, f"{text}; no accept rule (--max-risk makes one)"
-        rule = field.accept_rule(max_risk, confidence, min_coverage=min_coverage)
+        rule = field.accept_rule(
+            max_risk, confidence, min_coverage=min_coverage, min_novelty_p=min_novelty_p
+        )
         result["rule"] = rule_values(rule)
         text += f"\n{rule}"
     return result, text

@@ -29,8 +29,8 @@ def export(
 ) -> None:
     """Write a model as an ONNX file, which scores logits of any framework without qipf or torch.
 
-    Input: logits. Outputs: uncertainty, modes and, with a rule, accepted. To export a network
-    together with its uncertainty, load the model in Python and call its export_onnx.
+    Input: logits. Outputs: uncertainty, modes, novelty and, with a rule, accepted. To export a
+    network together with its uncertainty, load the model in Python and call its export_onnx.
 
     Example: `qipf export model.qipf -o model.onnx`
 

@@ -92,7 +92,8 @@ def score(
 ) -> None:
     """Write the predicted class, uncertainty and decisions for every prediction in a file.
 
-    Columns: predicted, uncertainty and, as far as the model knows them, p_value and accepted.
+    Columns: predicted, uncertainty, p_error, novelty, the mixture's class (mixture_class) and, as
+    far as the model knows them, p_value, accepted and novelty_p_value.
 
     Example: `qipf features score model.qipf test.npz -o scored.csv`
     """
@@ -107,7 +108,8 @@ def score(
         raise QIPFInputError(f"{model} was not written by qipf features fit. Use qipf score.")
     features, logits, _ = _arrays(test)
     found = loaded(features, logits)
-    names = ("predicted", "uncertainty", "p_value", "accepted")
+    decisions = ("p_value", "accepted", "p_error", "novelty", "novelty_p_value", "mixture_class")
+    names = ("predicted", "uncertainty", *decisions)
     columns = {name: getattr(found, name) for name in names if getattr(found, name) is not None}
     if output.suffix == ".npy":
         columns = {"uncertainty": found.uncertainty}

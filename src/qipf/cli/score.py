@@ -76,6 +76,8 @@ def score(
       data, so more new rows are outliers.
     - accepted: decision of the accept rule (fit --calibrate … --max-risk, or qipf calibrate
       --max-risk).
+    - novelty: higher is less like the training data, whether the prediction is right or wrong.
+    - novelty_p_value: share of held-out predictions at least as novel; needs a calibration.
 
     Rows keep their order, and columns that are not logits are copied. The file is read and written
     in blocks, so a .csv or .parquet file may be larger than memory. An .npy file holds the

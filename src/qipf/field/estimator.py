@@ -357,7 +357,8 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         """Write the field as an ONNX file that scores logits of any framework.
 
         The input is ``logits`` (batch, d), of the type the field was fitted with; the outputs are
-        ``uncertainty`` (batch,), ``modes`` (batch, orders) and, with a rule, ``accepted`` (batch,).
+        ``uncertainty`` (batch,), ``modes`` (batch, orders), ``novelty`` (batch,) and, with a rule,
+        ``accepted`` (batch,).
 
         Parameters
         ----------
@@ -385,15 +386,15 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
     ) -> "tuple[QIPF, FieldGraph]":
         """The field, condensed if asked for, and its graph module with the rule's threshold."""
         self._require_fitted()
-        threshold = self._threshold(rule)
+        limits = self._limits(rule)
         field = self if max_centers is None else self.condensed(max_centers)
-        if threshold is not None and field is not self:
+        if limits and field is not self:
             warn(
                 f"The accept rule was calibrated with {len(self.centers_)} centres, and the file "
                 f"has {len(field.centers_)}: its guarantee does not hold there. Calibrate "
                 "field.condensed(max_centers), make a rule with it, and export that field."
             )
-        return field, FieldGraph(field, threshold)
+        return field, FieldGraph(field, **limits)
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""

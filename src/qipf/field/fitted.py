@@ -130,7 +130,7 @@ class FittedField(CalibrationMixin):
         rows, missing = self._usable(X)
         uncertainty, novelty = self._both(rows)
         logits = class_logits(blank(rows, missing))
-        found = self._prediction(logits, uncertainty, novelty=novelty, missing=missing)
+        found = self._prediction(logits, uncertainty, novelty, missing=missing)
         return prediction_as(found, X)
 
     @array_method
@@ -143,9 +143,15 @@ class FittedField(CalibrationMixin):
         return p_values
 
     @array_method
+    def novelty_p_values(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
+        """Conformal p-value of each prediction's novelty; small is unlike the held-out data."""
+        p_values: Tensor = self._p_values(self._both(X)[1], "novelty")
+        return p_values
+
+    @array_method
     def accepts(self, X: Tensor) -> Tensor:  # (n, d) -> (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
-        accepted: Tensor = self._accepted(self._uncertainty(X))
+        accepted: Tensor = self._accepted(*self._both(X))
         return accepted
 
     def _checked(self, X: Any) -> Tensor:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from qipf.calibration.accept_rule import within
 from qipf.calibration.detection import entropy_of
 from qipf.errors import QIPFInputError
 from qipf.export.program import ExactConstants
@@ -33,19 +34,21 @@ FARTHEST_CENTER = 1e5
 
 
 class FieldGraph(nn.Module):
-    """A fitted field: rows to uncertainty, modes and, with a threshold, accepted.
+    """A fitted field: rows to uncertainty, novelty, modes and, with a threshold, accepted.
 
-    A row with NaN or infinity gets NaN as its uncertainty and is not accepted. A batch needs memory
+    A row with NaN or infinity gets NaN as its scores and is not accepted. A batch needs memory
     for a float64 matrix of its rows times the centres.
     """
 
-    def __init__(self, field: "QIPF", threshold: float | None = None) -> None:
+    def __init__(
+        self, field: "QIPF", threshold: float | None = None, max_novelty: float | None = None
+    ) -> None:
         super().__init__()
         self.bandwidth, self.spread = float(field.bandwidth_), float(field.spread_)
         self.orders, self.softening = tuple(field.orders), float(field.softening)
         self.normalization = str(field.normalization)
         self.score, self.probabilities = field.score_, field.probabilities_
-        self.threshold = threshold
+        self.threshold, self.max_novelty = threshold, max_novelty
         self.width = math.hypot(self.bandwidth, self.spread)
         log_weights = None if field.log_weights_ is None else torch.from_numpy(field.log_weights_)
         centers, log_weights = checked_centers(torch.from_numpy(field.centers_), log_weights)
@@ -70,7 +73,7 @@ class FieldGraph(nn.Module):
         self.register_buffer("energies", torch.from_numpy(field.energies_).clone())
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:  # (n, d)
-        """Uncertainty (n,) and modes (n, len(orders)) in float64; accepted (n,) as booleans."""
+        """Scores (n,) and modes (n, len(orders)) in float64; accepted (n,) as booleans."""
         with ExactConstants():
             moments = averaged_moments(*self._averages(rows), self.width)
             if self.spread > 0:
@@ -80,12 +83,15 @@ class FieldGraph(nn.Module):
             )
             finite = torch.isfinite(rows).all(1, keepdim=True)
             modes = torch.where(finite, modes, torch.full_like(modes, math.nan))
-            results = {"uncertainty": modes.mean(1), "modes": modes}
+            novelty = torch.where(finite[:, 0], -moments.log_density.double(), math.nan)
+            results = {"uncertainty": modes.mean(1), "modes": modes, "novelty": novelty}
             if self.score == "entropy":
                 entropy = entropy_of(rows, self.probabilities)
                 results["uncertainty"] = torch.where(finite[:, 0], entropy, math.nan)
             if self.threshold is not None:
-                results["accepted"] = results["uncertainty"] <= self.threshold
+                results["accepted"] = within(
+                    results["uncertainty"], novelty, self.threshold, self.max_novelty
+                )
         return results
 
     def metadata(self, field: "QIPF") -> dict[str, Any]:
@@ -99,7 +105,8 @@ class FieldGraph(nn.Module):
             "dimension": int(field.n_features_in_),
             "samples": int(field.n_samples_seen_),
         }
-        return facts if self.threshold is None else {**facts, "threshold": self.threshold}
+        limits = {"threshold": self.threshold, "max_novelty": self.max_novelty}
+        return facts | {name: limit for name, limit in limits.items() if limit is not None}
 
     def _averages(self, rows: Tensor) -> tuple[Tensor, Averages]:
         """Scaled queries (n, d), and their softmax averages over the centres."""

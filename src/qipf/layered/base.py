@@ -206,13 +206,12 @@ class LayeredModel(CalibrationMixin):
                 )
 
     def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:
-        """What an exported file says about the model; its threshold, if there is a rule."""
+        """What an exported file says about the model; its limits, if there is a rule."""
         if max_centers is not None:
             raise QIPFInputError(
                 "max_centers= is for fields of logits. For a smaller file fit "
                 f"{type(self).__name__} with reduction='coreset' and max_centers=...."
             )
-        threshold = self._threshold(rule)
         metadata: dict[str, Any] = {
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),
             "layers": tuple(map(str, self.layers_)),
@@ -220,7 +219,7 @@ class LayeredModel(CalibrationMixin):
             "error_model": self.error_model_.parameters(),
             "novelty_model": self.novelty_model_.parameters(),
         }
-        return metadata if threshold is None else {**metadata, "threshold": threshold}
+        return metadata | self._limits(rule)
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""

@@ -194,9 +194,9 @@ class FeatureQIPF(LayeredModel):
         prediction = self._prediction(
             blank(given.logits, given.missing),
             found.uncertainty,
+            found.novelty,
             found.probabilities,
             p_error=found.p_error,
-            novelty=found.novelty,
             missing=given.missing,
         )
         return prediction_as(prediction, logits)
@@ -225,10 +225,17 @@ class FeatureQIPF(LayeredModel):
         return as_given(blank(self._p_values(self._both(given)[0]), given.missing), logits)
 
     @on_snapshot
+    def novelty_p_values(self, features: Features, logits: Any) -> Any:  # (n,)
+        """Conformal p-value of each input's novelty; small is unlike the held-out data."""
+        given = self._checked(features, logits)
+        p_values = self._p_values(self._both(given)[1], "novelty")
+        return as_given(blank(p_values, given.missing), logits)
+
+    @on_snapshot
     def accepts(self, features: Features, logits: Any) -> Any:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
         given = self._checked(features, logits)
-        return as_given(blank(self._accepted(self._both(given)[0]), given.missing), logits)
+        return as_given(blank(self._accepted(*self._both(given)), given.missing), logits)
 
     @on_snapshot
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
@@ -345,7 +352,7 @@ class FeatureQIPF(LayeredModel):
             self.layer_fields(),
             self.weights_,
             (self.error_model_, self.novelty_model_),
-            metadata.get("threshold"),
+            self._limits(rule),
             few.logits.device,
         )
         return traced(graph, self._inputs(few).values()), metadata

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from qipf.calibration.accept_rule import within
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel, NoveltyModel
@@ -34,11 +35,11 @@ class MixtureGraph(nn.Module):
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
         scores: tuple[ErrorModel, NoveltyModel],
-        threshold: float | None,
+        limits: Mapping[str, float],  # of an accept rule; empty without one
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.threshold = threshold
+        self._limits = dict(limits)
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
@@ -69,13 +70,13 @@ class MixtureGraph(nn.Module):
                 "p_error": torch.sigmoid(uncertainty),
                 "novelty": novelty,
             }
-            if self.threshold is not None:
-                results["accepted"] = uncertainty <= self.threshold
+            if self._limits:
+                results["accepted"] = within(uncertainty, novelty, **self._limits)
         return results
 
 
 class LayersGraph(MixtureGraph):
-    """Inputs of a network to logits, scores, probabilities and, with a threshold, accepted.
+    """Inputs of a network to logits, scores, probabilities and, with limits, accepted.
 
     The inputs stand for the tensors of the example, in their order.
     """
@@ -87,9 +88,9 @@ class LayersGraph(MixtureGraph):
         weights: Tensor,  # (1 + layers,)
         scores: tuple[ErrorModel, NoveltyModel],
         example: Example,
-        threshold: float | None = None,
+        limits: Mapping[str, float],
     ) -> None:
-        super().__init__(fields, weights, scores, threshold, device_of(net))
+        super().__init__(fields, weights, scores, limits, device_of(net))
         self.net, self._example = net, example
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:

@@ -227,10 +227,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self, example: Example, rule: AcceptRule | None, max_centers: int | None
     ) -> tuple[nn.Module, dict[str, Any]]:
         metadata = self._graph_metadata(rule, max_centers)
-        threshold = metadata.get("threshold")
         scores = self.error_model_, self.novelty_model_
-        fields = self.layer_fields()
-        graph = LayersGraph(self.net, fields, self.weights_, scores, example, threshold)
+        fields, limits = self.layer_fields(), self._limits(rule)
+        graph = LayersGraph(self.net, fields, self.weights_, scores, example, limits)
         return graph, metadata
 
     def facts(self) -> dict[str, str]:

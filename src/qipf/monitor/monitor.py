@@ -96,9 +96,9 @@ class ShiftMonitor:
         novelties; or a `qipf.calibration.conformal.Calibration`.
     alpha : upper bound of the probability of any false alarm.
     window : number of last predictions that are compared with the held-out ones.
-    rule : accept rule as returned by `accept_rule` (uncertainties in, boolean mask out); by default
-        the model's own, if it has one. Predictions that it rejects are counted as abstained. NaN
-        and inf always are.
+    rule : accept rule as returned by `accept_rule`, or a function of uncertainties that returns a
+        boolean mask; by default the model's own, if it has one. Predictions that it rejects are
+        counted as abstained. NaN and inf always are.
     random_state : seed of the random numbers that break ties.
     score : what is tested: ``"novelty"``, ``"uncertainty"``, or ``"auto"``: the novelty if the
         calibration set has novelties, as that of every model has.
@@ -163,19 +163,21 @@ class ShiftMonitor:
         """
         uncertainty = checked_scores(uncertainty, "uncertainty")
         scores = uncertainty
-        if self.score == "novelty":
+        if self._reads_novelty:
             if novelty is None:
                 raise QIPFInputError(
-                    "This monitor tests the novelty: call update_scores(*model.both_scores(inputs))"
-                    ", or make it with score='uncertainty'."
+                    f"This monitor's {'test' if self.score == 'novelty' else 'rule'} is of the "
+                    "novelty: call update_scores(*model.both_scores(inputs)), or make it with "
+                    "score='uncertainty' and a rule of the uncertainty."
                 )
-            scores = checked_scores(novelty, "novelty")
-            if scores.shape != uncertainty.shape:
+            novelty = checked_scores(novelty, "novelty")
+            if novelty.shape != uncertainty.shape:
                 raise QIPFInputError(
                     f"novelty must have the shape of uncertainty, {uncertainty.shape}; got "
-                    f"{scores.shape}."
+                    f"{novelty.shape}."
                 )
-        mask = self._abstained(uncertainty)
+            scores = novelty if self.score == "novelty" else uncertainty
+        mask = self._abstained(uncertainty, novelty)
         with self._lock:
             self._state = self._added(self._state, scores, uncertainty, mask)
             return self.verdict()
@@ -239,10 +241,14 @@ class ShiftMonitor:
                 scores = tuple(score.flatten()[drawn] for score in scores)
             return self.update_scores(*scores)
 
+    @property
+    def _reads_novelty(self) -> bool:
+        return self.score == "novelty" or _limits_novelty(self.rule)
+
     def _scores(self, *batch: Any, **options: Any) -> tuple[Any, ...]:
         """The uncertainty of a batch, and the novelty if it is needed."""
         assert self.model is not None
-        if self.score == "novelty":
+        if self._reads_novelty:
             return tuple(self.model.both_scores(*batch, **options))
         return (self.model.uncertainty(*batch, **options),)
 
@@ -268,10 +274,18 @@ class ShiftMonitor:
             score=self.score,
         )
 
-    def _abstained(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        abstained = ~np.isfinite(scores)
+    def _abstained(
+        self, uncertainty: NDArray[np.float64], novelty: NDArray[np.float64] | None
+    ) -> NDArray[np.bool_]:
+        given = [uncertainty]
+        if _limits_novelty(self.rule):
+            assert novelty is not None
+            given.append(novelty)
+        abstained = ~np.isfinite(uncertainty)
+        abstained |= ~np.isfinite(given[-1])
         if self.rule is not None and not abstained.all():
-            abstained[~abstained] = ~np.asarray(self.rule(scores[~abstained]), bool)
+            usable = [scores[~abstained] for scores in given]
+            abstained[~abstained] = ~np.asarray(self.rule(*usable), bool)
         return abstained
 
     def save(self, path: Path | str) -> None:
@@ -308,6 +322,11 @@ class ShiftMonitor:
         monitor.notes = header["notes"]
         monitor._state = restored_state(str(path), header, arrays, monitor._state.p_values)
         return monitor
+
+
+def _limits_novelty(rule: Any) -> bool:
+    """Whether a rule looks at the novelty too."""
+    return getattr(rule, "max_novelty", None) is not None
 
 
 def _chosen(score: Any, calibration: Calibration) -> str:

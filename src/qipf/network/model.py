@@ -87,10 +87,10 @@ class NetworkModel(CalibrationMixin, ABC):
         return self._prediction(
             task.logits(found.output),
             found.uncertainty,
+            found.novelty,
             found.probabilities,
             task.shaped(predicted, found.output),
             found.p_error,
-            found.novelty,
             found.missing,
         )
 
@@ -123,10 +123,16 @@ class NetworkModel(CalibrationMixin, ABC):
         return blank(self._p_values(found.uncertainty), found.missing)
 
     @on_snapshot
+    def novelty_p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
+        """Conformal p-value of each input's novelty; small is unlike the held-out data."""
+        found = self._scored(self._arguments(inputs, options))
+        return blank(self._p_values(found.novelty, "novelty"), found.missing)
+
+    @on_snapshot
     def accepts(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
         found = self._scored(self._arguments(inputs, options))
-        return blank(self._accepted(found.uncertainty), found.missing)
+        return blank(self._accepted(found.uncertainty, found.novelty), found.missing)
 
     def __repr__(self) -> str:
         about = [type(self.net).__name__]
@@ -136,11 +142,12 @@ class NetworkModel(CalibrationMixin, ABC):
             about.append("not fitted")
         return f"{type(self).__name__}({', '.join([*about, *self._about()])})"
 
-    def _p_values(self, uncertainty: Any) -> Any:
-        return super()._p_values(uncertainty.flatten()).reshape(uncertainty.shape)
+    def _p_values(self, values: Any, score: str = "uncertainty") -> Any:
+        return super()._p_values(values.flatten(), score).reshape(values.shape)
 
-    def _accepted(self, uncertainty: Any) -> Any:
-        return super()._accepted(uncertainty.flatten()).reshape(uncertainty.shape)
+    def _accepted(self, uncertainty: Any, novelty: Any) -> Any:
+        accepted = super()._accepted(uncertainty.flatten(), novelty.flatten())
+        return accepted.reshape(uncertainty.shape)
 
     def _arguments(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Example:
         """The network's inputs on its device; raises if its weights have changed since `fit`."""

@@ -21,11 +21,17 @@ RESULTS: dict[str, type] = {
     "p_value": np.float64,  # of the calibration set
     "outlier": np.bool_,  # whether the field's `predict` calls the row an outlier
     "accepted": np.bool_,  # by the accept rule
+    "novelty": np.float64,
+    "novelty_p_value": np.float64,  # of the calibration set's novelties
 }
 
 #: What a field needs for a column.
 _NEEDS = {
     "p_value": ("is not calibrated", "qipf calibrate model.qipf held_out.npz"),
+    "novelty_p_value": (
+        "has no novelties of a calibration set",
+        "qipf calibrate model.qipf held_out.npz",
+    ),
     "accepted": ("has no accept rule", "qipf calibrate model.qipf held_out.npz --max-risk 0.01"),
 }
 
@@ -43,15 +49,17 @@ def result_names(
     field : a fitted field.
     modes : add the modes too, as `mode_1`, `mode_2`, … by their orders.
     results : which of `RESULTS` to add besides `uncertainty`; by default all that the field knows:
-        `p_value` if it is calibrated, `accepted` if it has an accept rule.
+        p-values if it is calibrated, `accepted` if it has an accept rule.
 
     >>> field = QIPF().fit(np.random.default_rng(0).normal(size=(100, 3)))
     >>> result_names(field)
-    ('predicted', 'uncertainty', 'outlier')
+    ('predicted', 'uncertainty', 'outlier', 'novelty')
     """
     missing = set()
     if field.calibration_ is None:
         missing.add("p_value")
+    if field.calibration_ is None or field.calibration_.novelty is None:
+        missing.add("novelty_p_value")
     if field.rule_ is None:
         missing.add("accepted")
     wanted = set(RESULTS) - missing if results is None else {*results, "uncertainty"}
@@ -118,13 +126,18 @@ def block_results(
         # torch's mean, as in field.uncertainty: numpy's may differ in the last digit
         uncertainty = torch.from_numpy(modes).mean(1).numpy()
     else:
-        uncertainty = field.uncertainty(logits)
+        uncertainty, found["novelty"] = field.both_scores(logits)
     found["uncertainty"] = uncertainty
     found["outlier"] = uncertainty > field.outlier_limit_
     if "predicted" in names:
         found["predicted"] = class_logits(as_tensor(logits)).argmax(1).numpy()
     if "p_value" in names and field.calibration_ is not None:
         found["p_value"] = field.calibration_.p_values(uncertainty)
+    if "novelty" not in found and {"novelty", "novelty_p_value", "accepted"} & {*names}:
+        found["novelty"] = field.novelty(logits)
+    if "novelty_p_value" in names and field.calibration_ is not None:
+        by_novelty = field.calibration_.ranked_by("novelty")
+        found["novelty_p_value"] = by_novelty.p_values(found["novelty"])
     if "accepted" in names and field.rule_ is not None:
-        found["accepted"] = field.rule_(uncertainty)
+        found["accepted"] = field.rule_(uncertainty, found["novelty"])
     return {name: found[name] for name in names}
