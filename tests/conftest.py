@@ -1,5 +1,6 @@
 """What all tests share: one naive float64 truth, and realistic logits."""
 
+import functools
 import os
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with it
@@ -61,6 +62,17 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)
+
+
+@pytest.fixture(scope="session")
+def onnx_operators():
+    """List the operators that torch converts to ONNX once; it does so for every file."""
+    registration = pytest.importorskip("torch.onnx._internal.exporter._registration")
+    registry = registration.ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(registry.from_torchlib.__func__)
+        patch.setattr(registry, "from_torchlib", classmethod(once))
+        yield
 
 
 @pytest.fixture

@@ -368,6 +368,7 @@ def test_the_digest_changes_with_scores_and_calibration_but_not_with_the_rule(ki
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("onnx_operators")
 def test_onnx_files_decide_as_the_model_does(kind, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     model, batch = calibrated(kind), kind.batch(60, 10)

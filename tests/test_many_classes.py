@@ -9,7 +9,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import qipf
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("onnx_operators")]
 
 
 def clusters(classes, count, seed):

@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 import qipf
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("onnx_operators")]
 xgboost = pytest.importorskip("xgboost")
 
 

@@ -19,6 +19,7 @@ def field(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("onnx_operators")
 def test_a_model_is_exported(monkeypatch, capsys, tmp_path, field):
     target = tmp_path / "field.onnx"
     code, out, err = run(

@@ -20,7 +20,7 @@ from qipf.storage.save_load import fingerprint
 from tests.conftest import make_logits
 from tests.export.conftest import trained
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("onnx_operators")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,6 +11,8 @@ from qipf import QIPF, QIPFError, QIPFInputError
 from qipf.export import onnx as checking
 from qipf.export import onnx as onnx_file
 
+pytestmark = pytest.mark.usefixtures("onnx_operators")
+
 
 @pytest.fixture(scope="module")
 def small():

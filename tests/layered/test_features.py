@@ -148,6 +148,7 @@ def test_anything_that_converts_to_an_array_is_taken(model):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("onnx_operators")
 def test_exported_with_an_input_per_layer(model, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     features, logits, _ = FRESH

@@ -16,7 +16,7 @@ from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run
 from tests.stored.write_files import layered, layered_data, layered_network
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("onnx_operators")]
 
 
 def small_network():
