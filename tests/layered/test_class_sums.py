@@ -204,3 +204,29 @@ def test_sums_are_those_of_the_definition():
         own = scores[:, field.labels == label] - scores.amax(1, keepdim=True)
         torch.testing.assert_close(found.by_class[:, label], own.exp().sum(1), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found.nearest, scores.amax(1) - 1 / 0.3**2, rtol=1e-5, atol=1e-5)
+
+
+def test_a_tile_has_whole_chunks_and_no_more_scores_than_fit(monkeypatch):
+    shapes = []
+    plain = class_sums._highest
+
+    def recorded(scores):
+        shapes.append(tuple(scores.shape))
+        return plain(scores)
+
+    monkeypatch.setattr(class_sums, "_highest", recorded)
+    monkeypatch.setattr(class_sums, "TILE", {"cpu": 2**14 + 2**10})
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.nn.functional.normalize(torch.randn(2000, 3, generator=generator))
+    sums = class_sums.ClassSums(embeddings, torch.arange(2000) // 500, torch.ones(2000), 4)
+    sums(embeddings[:13], [1.0])  # sixteen columns: 1,088 rows would fit, eight chunks of 128 do
+    assert shapes == [(1024, 16), (976, 16)]
+
+
+@pytest.mark.parametrize(
+    ("count", "padded"), [(0, 4), (1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32)]
+)
+def test_rows_are_padded_to_a_multiple_of_four_or_sixteen(count, padded):
+    found = class_sums._padded(torch.ones(count, 3))
+    assert found.shape == (padded, 3)
+    assert found.sum().item() == 3 * count

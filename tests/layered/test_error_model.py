@@ -229,3 +229,17 @@ def test_the_mean_of_standardised_columns():
     wide = torch.cat([columns, torch.ones(len(columns), 1).double()], 1)
     plain = ((columns - columns.mean(0)) / columns.std(0, correction=0)).sum(1) / 3
     torch.testing.assert_close(standardised_mean(wide)(wide), plain)
+
+
+def test_columns_that_vary_by_rounding_alone_count_as_constant():
+    """Less than a billionth of the largest number, or of one where all numbers are smaller."""
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
+    model = fit_novelty_model(rows, torch.zeros(50, dtype=torch.bool))
+    used = [bool(row.any()) for row in model.whiten]
+    assert used == [True, False, False, True]
+    slopes = standardised_mean(rows).slopes
+    np.testing.assert_allclose(slopes, [1 / rows[:, 0].numpy().std() / 4, 0, 0,
+                                        1 / rows[:, 3].numpy().std() / 4])  # fmt: skip
+    positive = rows[:, 0] + rows[:, 3] > 0
+    assert (fit_log_odds(rows, positive).slopes > 0).tolist() == [True, False, False, True]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, create
+from qipf.bench.methods.feature_scores import _largest
 from qipf.errors import QIPFInputError
 
 
@@ -36,6 +37,22 @@ def test_features_of_both_signs_count_by_their_size():
     found = create("ash", share=0.5).fit(clean).score(batch)
     assert found[0].item() == pytest.approx(-float(torch.logsumexp(logits, 0)), rel=1e-5)
     assert torch.isfinite(found).all()  # also without any activation
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.5, [1.0, 1.0, 0.0, 0.0]),
+        (0.7, [0.0, 1.0, 0.0, 0.0]),
+        (0.99, [0.0, 1.0, 0.0, 0.0]),  # one is always kept
+    ],
+)
+def test_the_largest_features_and_the_ratio_of_the_sums(share, expected):
+    features = torch.tensor([[3.0, -4.0, 1.0, 0.0]]).double()
+    kept, factor = _largest(features, share)
+    assert kept.tolist() == [expected]
+    size = sum(e * f for e, f in zip(expected, (3, 4, 1, 0), strict=True))
+    assert factor.item() == pytest.approx(math.exp(8 / size))
 
 
 @pytest.mark.parametrize("name", ["nci", "fdbd", "vim", "react", "ash", "scale", "laplace_ll"])
