@@ -40,8 +40,8 @@ def scored(folder, out, steps=None, whole=False):
 
 
 def prepare(folder):
-    write_shards(folder / "in", SHARDS, 2000)
-    field = qipf.QIPF(bandwidth=3.0, max_centers=2000).fit(make_logits(2000).numpy())
+    write_shards(folder / "in", SHARDS, 800)
+    field = qipf.QIPF(bandwidth=3.0).fit(make_logits(500).numpy())
     qipf.save(field, folder / "field.qipf")
 
 
