@@ -8,8 +8,11 @@ import torch
 from scipy.stats import binom, norm
 
 from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
-from qipf.calibration.accuracy import METHODS
+from qipf.calibration.accuracy import METHODS as ALL_METHODS
 from qipf.calibration.conformal import Calibration
+from qipf.calibration.mixin import Prediction
+
+METHODS = ALL_METHODS[:2]  # those of uncertainties of any kind
 
 RATES = {
     "good": lambda u: 0.3 * u**8,
@@ -167,3 +170,71 @@ def test_few_errors_of_few_held_out_predictions_are_covered_too(rate, method):
         truth = 1 - np.mean(rng.uniform(size=1000) < HARD[rate](window))
         hits += found.low <= truth <= found.high
     assert binom.cdf(hits, draws, 0.95) > 0.01
+
+
+def log_odds_case(rng, count, shift=0.0):
+    """Log-odds that are too low by a constant, errors, and novelties."""
+    odds = 2 * rng.normal(size=count) - 3 + shift
+    wrong = rng.uniform(size=count) < 1 / (1 + np.exp(-odds))
+    return odds - 0.7, wrong, rng.normal(size=count)
+
+
+def test_log_odds_are_right_on_the_held_out_predictions(rng):
+    odds, wrong, novelty = log_odds_case(rng, 2000)
+    told = AccuracyEstimator(odds, wrong, "log_odds", novelty).estimate(odds, novelty=novelty)
+    assert told.accuracy == pytest.approx(1 - (wrong.sum() + 0.5) / 2001, abs=1e-9)
+    assert told.novel == pytest.approx(0.05, abs=1e-3)
+    assert told.reliable
+
+
+@pytest.mark.slow
+def test_log_odds_follow_a_shift_and_their_interval_holds(rng):
+    repeats, inside, errors = 400, 0, []
+    for shift in (0.0, 1.5):
+        for _ in range(repeats // 2):
+            estimator = AccuracyEstimator(*log_odds_case(rng, 1000)[:2], "log_odds")
+            odds, wrong, _ = log_odds_case(rng, 500, shift)
+            told, truth = estimator.estimate(odds), 1 - wrong.mean()
+            inside += told.low <= truth <= told.high
+            errors.append(told.accuracy - truth)
+    assert inside / repeats > 0.95 - 3 * np.sqrt(0.95 * 0.05 / repeats)
+    assert abs(np.mean(errors)) < 0.005
+
+
+def test_novel_inputs_keep_their_own_log_odds(rng):
+    odds, wrong, novelty = log_odds_case(rng, 1000)
+    estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)
+    window = np.full(50, -1.0)
+    told = estimator.estimate(window, novelty=np.full(50, 9.0))
+    assert told.accuracy == pytest.approx(1 / (1 + np.exp(-1.0)))
+    assert (told.novel, told.reliable) == (1.0, False)
+    usual = estimator.estimate(window, novelty=np.full(50, -9.0))
+    assert usual.accuracy < told.accuracy  # the log-odds were too low
+    assert (usual.novel, usual.reliable) == (0.0, True)
+    assert estimator.estimate(window).reliable is None
+    assert estimator.estimate([np.nan]).accuracy == 0.0
+
+
+@pytest.mark.parametrize("wrong", [np.zeros(30, bool), np.ones(30, bool)])
+def test_log_odds_of_predictions_that_are_all_right_or_all_wrong(wrong):
+    told = AccuracyEstimator(np.linspace(-60, 60, 30), wrong, "log_odds").estimate(np.zeros(4))
+    assert 0 <= told.low <= told.accuracy <= told.high <= 1
+
+
+def test_a_prediction_says_which_estimator_it_needs(rng):
+    odds, wrong, novelty = log_odds_case(rng, 500)
+    held_out = Calibration(odds, wrong, novelty=novelty)
+    given = Prediction(None, None, odds, p_error=1 / (1 + np.exp(-odds)), novelty=novelty)
+    expected = AccuracyEstimator(odds, wrong, "log_odds", novelty).estimate(odds, novelty=novelty)
+    assert estimate_accuracy(given, held_out) == expected
+    assert estimate_accuracy(given, held_out, method="threshold").accuracy == pytest.approx(
+        1 - wrong.mean()
+    )
+    assert estimate_accuracy(odds, held_out) == estimate_accuracy(odds, held_out, 0.95, "threshold")
+
+
+def test_novelties_of_other_predictions_are_refused(rng):
+    odds, wrong, novelty = log_odds_case(rng, 100)
+    estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)
+    with pytest.raises(QIPFInputError, match="one per prediction"):
+        estimator.estimate(odds, novelty=novelty[:50])

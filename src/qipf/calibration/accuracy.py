@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.optimize import brentq
+from scipy.special import expit, ndtri
 from sklearn.isotonic import isotonic_regression
 
 from qipf.calibration.conformal import Calibration, calibration_of
@@ -14,7 +15,14 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_scores, checked_share
 
 #: Names of the estimators.
-METHODS = ("threshold", "isotonic")
+METHODS = ("threshold", "isotonic", "log_odds")
+
+#: Share of held-out inputs that count as novel, and the largest share of a window at which an
+#: estimate is called reliable.
+NOVEL, RELIABLE = 0.05, 0.15
+
+#: Largest constant that is added to log-odds.
+LARGEST = 20.0
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,16 @@ class AccuracyEstimate:
     confidence: float
     count: int  # predictions in the window
     held_out: int  # labelled predictions that the estimate rests on
+    #: Share of the window that is more novel than 95 % of the held-out inputs; None if unknown.
+    novel: float | None = None
+
+    @property
+    def reliable(self) -> bool | None:
+        """Whether at most 15 % of the window is novel; None if that is unknown.
+
+        Beyond it the estimate is mostly too high, the more so the more novel inputs there are.
+        """
+        return None if self.novel is None else self.novel <= RELIABLE
 
 
 class Steps(NamedTuple):
@@ -52,6 +70,9 @@ class AccuracyEstimator:
     averages :math:`P(\text{wrong} \mid u)`, an increasing step function fitted to groups of
     :math:`\sqrt n` held-out predictions and constant beyond them. On data like the held-out set
     both are unbiased. On shifted data the first reacts more, so it is the default.
+    ``"log_odds"`` is for uncertainties that are log-odds of errors, as those of `LayeredQIPF`: it
+    averages their probabilities, after a constant is added to the log-odds of inputs that are not
+    novel, so that the average is right on the held-out set.
 
     The interval for the window's true accuracy extends :math:`z\sqrt V + z^2/2n + 1/2m` to both
     sides, V being the variance of the estimate's error on the window and from the held-out set. The
@@ -62,13 +83,15 @@ class AccuracyEstimator:
     :math:`V = (qa + (1-q)b)(1/m + 1/n)`. For isotonic steps with error rates :math:`r_k`, held-out
     counts :math:`n_k` and shares :math:`v_k` of the window,
     :math:`V = \sum_k v_k r_k (1-r_k)/m + \sum_k v_k^2 r_k(1-r_k)/n_k`. Half an error and half a
-    success are added to all rates in the variance.
+    success are added to all rates in the variance. For log-odds with probabilities :math:`p_i`,
+    :math:`V = \sum_i p_i (1-p_i)/m^2 + e(1-e)/n` with the held-out error rate e.
 
     Parameters
     ----------
     uncertainty : (n,) uncertainties of held-out predictions.
     wrong : (n,) booleans, where the model erred on them.
-    method : ``"threshold"`` or ``"isotonic"``.
+    method : ``"threshold"``, ``"isotonic"`` or ``"log_odds"``.
+    novelty : (n,) novelties of the held-out inputs; optional.
 
     Examples
     --------
@@ -80,7 +103,9 @@ class AccuracyEstimator:
     True
     """
 
-    def __init__(self, uncertainty: Any, wrong: Any, method: str = "threshold") -> None:
+    def __init__(
+        self, uncertainty: Any, wrong: Any, method: str = "threshold", novelty: Any = None
+    ) -> None:
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
         if wrong is None:
@@ -88,33 +113,47 @@ class AccuracyEstimator:
                 "The held-out predictions have no known errors, so accuracy cannot be estimated. "
                 "Calibrate with labels."
             )
-        held_out = Calibration(uncertainty, wrong)
+        held_out = Calibration(uncertainty, wrong, novelty=novelty)
         self.method = method
         self.held_out = len(held_out)
         assert held_out.wrong is not None
-        steps = _threshold if method == "threshold" else _isotonic
-        self._steps = steps(held_out.scores, held_out.wrong)
+        self._novel_limit = None
+        if held_out.novelty is not None:
+            self._novel_limit = float(np.quantile(held_out.novelty, 1 - NOVEL, method="higher"))
+        self._steps: Steps | None = None
+        if method == "log_odds":
+            self._rate = (float(held_out.wrong.sum()) + 0.5) / (self.held_out + 1)
+            self._constant = _likeliest_constant(
+                held_out.scores, self._novel(held_out.novelty), self._rate
+            )
+        else:
+            steps = _threshold if method == "threshold" else _isotonic
+            self._steps = steps(held_out.scores, held_out.wrong)
 
     @classmethod
     def of(cls, calibration: Calibration, method: str = "threshold") -> "AccuracyEstimator":
         """The estimator of a calibration set: ``AccuracyEstimator.of(model.calibration_)``."""
-        return cls(calibration.scores, calibration.wrong, method)
+        return cls(calibration.scores, calibration.wrong, method, calibration.novelty)
 
-    def estimate(self, uncertainty: Any, confidence: float = 0.95) -> AccuracyEstimate:
-        """Estimate the accuracy of predictions; an uncertainty of NaN counts as the highest."""
+    def estimate(
+        self, uncertainty: Any, confidence: float = 0.95, novelty: Any = None
+    ) -> AccuracyEstimate:
+        """Estimate the accuracy of predictions; an uncertainty of NaN counts as the highest.
+
+        With the novelties of the same inputs, the estimate tells how many of them are novel.
+        """
         values = checked_scores(uncertainty, "uncertainty")
         if len(values) == 0:
             raise QIPFInputError("uncertainty is empty: there is no accuracy of no predictions.")
+        values = np.where(np.isnan(values), np.inf, values)
         confidence = checked_share(confidence, "confidence", 0.95)
-        m, steps = len(values), self._steps
-        step = np.searchsorted(steps.edges, np.where(np.isnan(values), np.inf, values), "right")
-        share = np.bincount(step, minlength=len(steps.rates)) / m
-        accuracy = 1.0 - float(share @ steps.rates)
-        if self.method == "threshold":
-            from_held_out = float(share @ steps.variances) / self.held_out
-        else:
-            from_held_out = float((share**2) @ (steps.variances / steps.counts))
-        variance = float(share @ steps.variances) / m + from_held_out
+        m = len(values)
+        novel = self._novel(None if novelty is None else checked_scores(novelty, "novelty"))
+        if novel is not None and novel.shape != values.shape:
+            raise QIPFInputError(
+                f"novelty must have shape {values.shape}, one per prediction, got {novel.shape}."
+            )
+        accuracy, variance = self._by_steps(values) if self._steps else self._by_odds(values, novel)
         # half a prediction: the true accuracy is a whole number of them
         z = float(ndtri(0.5 + confidence / 2))
         margin = z * math.sqrt(variance) + z * z / (2 * self.held_out) + 0.5 / m
@@ -125,26 +164,81 @@ class AccuracyEstimator:
             confidence=confidence,
             count=m,
             held_out=self.held_out,
+            novel=None if novel is None else float(novel.mean()),
         )
+
+    def _by_steps(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Accuracy, and the variance of its error."""
+        assert self._steps is not None
+        m, steps = len(values), self._steps
+        step = np.searchsorted(steps.edges, values, "right")
+        share = np.bincount(step, minlength=len(steps.rates)) / m
+        if self.method == "threshold":
+            from_held_out = float(share @ steps.variances) / self.held_out
+        else:
+            from_held_out = float((share**2) @ (steps.variances / steps.counts))
+        variance = float(share @ steps.variances) / m + from_held_out
+        return 1.0 - float(share @ steps.rates), variance
+
+    def _by_odds(
+        self, values: NDArray[np.float64], novel: NDArray[np.bool_] | None
+    ) -> tuple[float, float]:
+        p = expit(values + _added(self._constant, novel))
+        from_held_out = self._rate * (1.0 - self._rate) / self.held_out
+        return 1.0 - float(p.mean()), float((p * (1.0 - p)).mean()) / len(p) + from_held_out
+
+    def _novel(self, novelty: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:
+        """Which inputs are more novel than most held-out ones; NaN is novel."""
+        if novelty is None or self._novel_limit is None:
+            return None
+        return ~(novelty <= self._novel_limit)
 
 
 def estimate_accuracy(
-    uncertainty: Any, held_out: Any, confidence: float = 0.95, method: str = "threshold"
+    predictions: Any, held_out: Any, confidence: float = 0.95, method: str | None = None
 ) -> AccuracyEstimate:
     """Estimate the accuracy of a window of unlabelled predictions.
+
+    >>> import qipf
+    >>> rng = np.random.default_rng(0)
+    >>> held_out = qipf.Calibration(rng.uniform(size=900), wrong=np.arange(900) % 9 == 0)
+    >>> round(qipf.estimate_accuracy(rng.uniform(size=500), held_out).accuracy, 1)
+    0.9
 
     The interval does not cover shifts that leave the uncertainty as it was; see
     `AccuracyEstimate`, and compare with `ShiftMonitor`.
 
     Parameters
     ----------
-    uncertainty : (m,) uncertainties of the window's predictions.
+    predictions : what the model says of the window, ``model(inputs)``, or (m,) uncertainties.
     held_out : a model that was calibrated with labels, or a `Calibration` with `wrong`.
     confidence : of the interval.
-    method : ``"threshold"`` or ``"isotonic"``, see `AccuracyEstimator`.
+    method : see `AccuracyEstimator`; by default ``"log_odds"`` for predictions with a ``p_error``,
+        ``"threshold"`` for others.
     """
-    calibration = calibration_of(held_out)
-    return AccuracyEstimator.of(calibration, method).estimate(uncertainty, confidence)
+    estimator = AccuracyEstimator.of(
+        calibration_of(held_out),
+        method or ("threshold" if getattr(predictions, "p_error", None) is None else "log_odds"),
+    )
+    uncertainty = getattr(predictions, "uncertainty", predictions)
+    return estimator.estimate(uncertainty, confidence, getattr(predictions, "novelty", None))
+
+
+def _added(constant: float, novel: NDArray[np.bool_] | None) -> Any:
+    return constant if novel is None else np.where(novel, 0.0, constant)
+
+
+def _likeliest_constant(
+    scores: NDArray[np.float64], novel: NDArray[np.bool_] | None, rate: float
+) -> float:
+    """What makes the mean probability of the held-out predictions the error rate, within ±20."""
+
+    def excess(constant: float) -> float:
+        return float(expit(scores + _added(constant, novel)).mean()) - rate
+
+    if excess(-LARGEST) >= 0:
+        return -LARGEST
+    return LARGEST if excess(LARGEST) <= 0 else float(brentq(excess, -LARGEST, LARGEST))
 
 
 def _threshold(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
