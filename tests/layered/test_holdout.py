@@ -97,6 +97,16 @@ def test_a_fifth_at_most_is_for_tuning_and_never_a_centre(count, centers, tuning
         assert sorted(both) == list(range(count))
 
 
+def test_the_samples_are_those_of_the_smallest_numbers():
+    """Two numbers an example: the first for the fields, the second for tuning."""
+    numbers = np.random.RandomState(3).random_sample((200, 2))
+    centers, held, _ = sample(cut(*stream(), 90, 110), seed=3)
+    tuned = np.argsort(numbers[:, 1])[:10].tolist()
+    assert places(held) == tuned
+    others = [place for place in np.argsort(numbers[:, 0]).tolist() if place not in tuned]
+    assert places(centers) == others[:30]
+
+
 def test_only_what_may_stay_is_run_through_the_network():
     network = Network()
     centers, held, _ = sample(cut(*stream(5000), *[100] * 50), network=network)
@@ -145,6 +155,9 @@ def test_labels_beyond_the_classes_are_found_even_where_nothing_is_kept():
     inputs, labels = stream(500)
     labels[499] = 7
     with pytest.raises(QIPFInputError, match=r"classes 0\.\.2, got 7 in "):
+        sample(cut(inputs, labels, 250, 250), centers=5, tuning=5)
+    labels[499] = -1
+    with pytest.raises(QIPFInputError, match="got -1 in "):
         sample(cut(inputs, labels, 250, 250), centers=5, tuning=5)
 
 

@@ -124,3 +124,16 @@ def test_more_numbers_than_rows():
 def test_empty():
     rows, labels = rows_of()
     assert Scatter(rows, labels, True).metric(0.3, 4)(rows[:0]).shape == (0, 4)
+
+
+def test_directions_of_rounding_are_not_magnified():
+    """Variances below 1e-10 of the largest count as that."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(400, 2, generator=rng).double()
+    rows = rows - rows.mean(0)
+    rows[:, 1] -= rows[:, 0] * (rows[:, 0] @ rows[:, 1]) / (rows[:, 0] @ rows[:, 0])
+    for small, ratio in ((1e-4, 1e4), (1e-7, 1e5)):  # deviations: known, and below 1e-5
+        scaled = rows / rows.std(0, correction=0) * torch.tensor([1.0, small])
+        found = Scatter(scaled, torch.zeros(400, dtype=torch.long), False).metric(0.0, 2)
+        norms = found.directions.double().norm(dim=0)
+        assert float(norms.max() / norms.min()) == pytest.approx(ratio, rel=1e-4)

@@ -165,6 +165,24 @@ def test_many_rows_are_thinned(monkeypatch):
     torch.testing.assert_close(thinned[1], plain[1])
 
 
+def test_no_more_posteriors_are_held_than_fit(monkeypatch):
+    whole = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+    sizes = []
+    plain = mixture_weights.posteriors_of
+
+    def recorded(*given):
+        found = plain(*given)
+        sizes.append(found.numel())
+        return found
+
+    monkeypatch.setattr(mixture_weights, "posteriors_of", recorded)
+    classes, columns = next(iter(TUNING.sets.values()))[0].shape[1], 1 + 3 * len(WIDTHS)
+    monkeypatch.setattr(mixture_weights, "POSTERIORS", 50 * classes * columns + 1)
+    parts = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+    assert max(sizes) == 50 * classes * columns
+    torch.testing.assert_close(parts.truth, whole.truth)
+
+
 def test_the_fields_it_was_given_are_left_alone():
     fit_mixture(FIELDS, TUNING)
     assert [field.bandwidth for field in FIELDS.values()] == [0.3] * 3

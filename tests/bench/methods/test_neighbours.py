@@ -96,3 +96,20 @@ def test_nuq_grows_without_bound_away_from_the_data(relu_data):
     far = [10.0**k * torch.ones(1, 12) for k in (1, 2, 3)]
     scores = [method.score(Batch(x, torch.zeros(1, 4), x)).item() for x in far]
     assert scores[0] < scores[1] < scores[2] < math.inf
+
+
+def test_bandwidths_of_nuq_are_those_of_the_published_results():
+    assert neighbours.WIDTHS == (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4)
+
+
+@pytest.mark.parametrize(("pairs", "sizes"), [(1, [1] * 7), (20, [2, 2, 2, 1]), (1000, [7])])
+def test_few_pairs_are_held_at_once(pairs, sizes, monkeypatch):
+    monkeypatch.setattr(neighbours, "PAIRS", pairs)
+    queries, known, seen = torch.arange(7.0)[:, None], torch.zeros(10, 1), []
+
+    def doubled(part):
+        seen.append(len(part))
+        return 2 * part
+
+    assert torch.equal(neighbours.by_parts(queries, known, doubled), 2 * queries)
+    assert seen == sizes
