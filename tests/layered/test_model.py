@@ -60,6 +60,7 @@ def test_what_was_learned_of_all_examples_by_weighted_centres(condensed, data):
         assert float(field.counts.max()) > 1
         assert torch.equal(field.labels, data[1][field.examples])
     assert float(condensed.weights_.sum()) == pytest.approx(1)
+    assert condensed._training.total == len(data[0]) == 300
 
 
 @pytest.mark.slow

@@ -55,6 +55,12 @@ def test_it_is_the_likeliest_of_a_plain_search():
     assert metric.directions.shape == (5, 4)
 
 
+def test_shrinkages_and_factors_are_those_of_the_published_results():
+    """Other values would change every published result of LayeredQIPF."""
+    assert selection.SHRINKAGES == (0.02, 0.1, 0.3, 0.5, 0.8)
+    assert (selection.COARSE, selection.FINE) == ((1.4, 2.8, 5.6), 2**0.5)
+
+
 def test_each_set_counts_the_same():
     """Twice the same set is the set once."""
     once = chosen_metric(ROWS, LABELS_OF, {"a": CLEAN}, TRUTH, 3, 4)
