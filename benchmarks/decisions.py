@@ -33,7 +33,7 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.progress import progress
-from qipf.report.run.decisions import (
+from qipf.reporting.run.decisions import (
     ESTIMATED,
     RISKS,
     AccuracyComparison,
@@ -42,7 +42,7 @@ from qipf.report.run.decisions import (
     evaluate_rule,
     split_evaluation,
 )
-from qipf.report.run.results import Run
+from qipf.reporting.run.results import Run
 
 SCORES = ("qipf", "softmax", "entropy")
 

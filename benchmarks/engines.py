@@ -323,7 +323,7 @@ def summarised(
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """Pairs per second of every peer as the work grows."""
-    from qipf.report.figures.drawing import drawing
+    from qipf.plots.drawing import drawing
 
     sides = (("queries", "centers", "queries"), ("centers", "queries", "centres"))
     shown = [row for row in rows if row["dimension"] == 10 and "seconds" in row]

@@ -21,12 +21,12 @@ from paper_tables import CONVENTIONS, RIVALS, table
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.metrics.error_detection import roc_auc
-from qipf.report.charts import histogram_chart
-from qipf.report.figures.field import projected_field
-from qipf.report.figures.sine import BANDWIDTHS, ORDERS, SineField, sine_field
-from qipf.report.run.results import Run
-from qipf.report.run.trained import TrainedNetwork
-from qipf.report.tables import TITLES
+from qipf.reporting.charts import histogram_chart
+from qipf.reporting.figures.field import projected_field
+from qipf.reporting.figures.sine import BANDWIDTHS, ORDERS, SineField, sine_field
+from qipf.reporting.run.results import Run
+from qipf.reporting.run.trained import TrainedNetwork
+from qipf.reporting.tables import TITLES
 
 NETWORK, CORRUPTION, LEVEL = "mnist_lenet", "rotation", 270.0
 

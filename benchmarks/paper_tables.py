@@ -20,8 +20,8 @@ from statistics import fmean
 
 from qipf.bench.results import Record
 from qipf.bench.suites import CLEAN
-from qipf.report.run.results import Run
-from qipf.report.tables import TITLES, MetricTable, summarise
+from qipf.reporting.run.results import Run
+from qipf.reporting.tables import TITLES, MetricTable, summarise
 
 RIVALS = ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.progress import progress
-from qipf.report.run.results import Run
+from qipf.reporting.run.results import Run
 
 OURS = "qipf_plus"
 PEERS = ("entropy", "energy", "ensemble_entropy")

@@ -22,7 +22,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.networks import build
 from qipf.bench.training import train
 from qipf.metrics.error_detection import roc_auc
-from qipf.report.figures.drawing import drawing
+from qipf.plots.drawing import drawing
 
 ANGLES = range(0, 91, 10)
 COLUMNS = ("angle", "accuracy", "mean uncertainty", "ROC-AUC qipf", "ROC-AUC entropy")

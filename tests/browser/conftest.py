@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.report.tiny_run import tiny_run
+from tests.reporting.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 

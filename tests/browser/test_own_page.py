@@ -5,9 +5,9 @@ import pytest
 
 from qipf import QIPF
 from qipf.io.logits import Block
-from qipf.report.own.page import own_page
-from qipf.report.own.study import METHODS, study
-from qipf.report.page import write_page
+from qipf.reporting.own.page import own_page
+from qipf.reporting.own.study import METHODS, study
+from qipf.reporting.page import write_page
 from tests.browser.pages import OpenPage
 from tests.conftest import make_logits
 

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from qipf.report.run.page import write_run_report
+from qipf.reporting.run.page import write_run_report
 from tests.browser.pages import OpenPage
 
 pytestmark = pytest.mark.slow

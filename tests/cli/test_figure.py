@@ -5,9 +5,9 @@ import struct
 
 import pytest
 
-from qipf.report.run.results import Run
+from qipf.reporting.run.results import Run
 from tests.cli.commands import error_line, run
-from tests.report.tiny_run import tiny_run
+from tests.reporting.tiny_run import tiny_run
 
 __all__ = ["tiny_run"]
 

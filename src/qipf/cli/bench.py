@@ -91,9 +91,9 @@ def table(
 
     Example: `qipf bench table runs/seed0 runs/seed1 runs/seed2 --format json`
     """
-    from qipf.report.run.results import Run
-    from qipf.report.table_formats import render
-    from qipf.report.tables import PAPER_METRICS, summarise
+    from qipf.reporting.run.results import Run
+    from qipf.reporting.table_formats import render
+    from qipf.reporting.tables import PAPER_METRICS, summarise
 
     chosen = methods if methods in ("paper", "all") else [m.strip() for m in methods.split(",")]
     summary = summarise(Run(*folder).records, metric or PAPER_METRICS, chosen)

@@ -41,7 +41,7 @@ def sine(
 
     Example: `qipf figure sine -o sine.png`
     """
-    from qipf.report.figures.sine import draw_sine
+    from qipf.reporting.figures.sine import draw_sine
 
     draw_sine(output, dpi, normalization)
     print_result(as_json, {"output": output}, f"wrote {output}")
@@ -66,7 +66,7 @@ def severity(
     Example: `qipf figure severity runs/paper --network cifar10_vgg3 --corruption rotation
     --corruption shear --json`
     """
-    from qipf.report.figures.severity import draw_severity
+    from qipf.reporting.figures.severity import draw_severity
 
     curves = draw_severity(
         run, output, network=network, corruptions=corruption or (), methods=method, dpi=dpi
@@ -93,7 +93,7 @@ def detection(
     Example: `qipf figure detection runs/digits --corruption zoom --level 2 --method qipf
     --method entropy`
     """
-    from qipf.report.figures.detection import draw_detection
+    from qipf.reporting.figures.detection import draw_detection
 
     curves = draw_detection(
         run,
@@ -125,7 +125,7 @@ def field(
 
     Example: `qipf figure field runs/digits --corruption rotation --level 30 -o field.svg`
     """
-    from qipf.report.figures.field import draw_field
+    from qipf.reporting.figures.field import draw_field
 
     drawn = draw_field(
         run,

@@ -79,7 +79,7 @@ def report(
         for option, value in own.items():
             if value is not None:
                 raise QIPFInputError(f"{option} cannot be used with the folder of a run.")
-        from qipf.report.run.page import write_run_report
+        from qipf.reporting.run.page import write_run_report
 
         write_run_report(run, output, data)
         print_result(as_json, {"output": output}, f"wrote {output}")
@@ -96,7 +96,7 @@ def report(
     ):
         if value is not None and needed is None:
             raise QIPFInputError(f"{option} needs {option.removesuffix('-labels')}.")
-    from qipf.report.own.page import write_own_report
+    from qipf.reporting.own.page import write_own_report
 
     study = write_own_report(
         train, test, output, columns, labels, risk, model, calibrate, train_labels, calibrate_labels

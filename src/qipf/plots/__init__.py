@@ -1,0 +1,1 @@
+"""Drawing with matplotlib: models, monitors and the figures of a run."""

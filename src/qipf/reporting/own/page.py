@@ -1,0 +1,143 @@
+"""The report page of a user's own predictions, from saved logits."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qipf._version import __version__
+from qipf.errors import QIPFInputError
+from qipf.field.estimator import QIPF
+from qipf.io.logits import open_table, read_table
+from qipf.io.logits.columns import AUTO
+from qipf.metrics.error_detection import HIGHER_IS_BETTER, bootstrap
+from qipf.plots.style import RIGHT, WRONG
+from qipf.reporting.charts import (
+    Charts,
+    chart_spec,
+    grouped_histogram,
+    histogram_chart,
+    risk_coverage_chart,
+)
+from qipf.reporting.own.study import DEFAULT_RISK, FLAGGED, METHODS, Study, require_width, study
+from qipf.reporting.page import Section, checked_page, page_html, render, write_page
+from qipf.reporting.tables import TITLES
+from qipf.scoring.fitting import fit_table, labels_for, read_held_out
+from qipf.storage.save_load import load_field_and_layer
+from qipf.validation.scores import checked_share
+
+#: Rows of the table of the most uncertain predictions.
+MOST_UNCERTAIN = 25
+
+#: Quantiles of the held-out predictions that test predictions are compared with.
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+def write_own_report(
+    train: Path | str | None,
+    test: Path | str,
+    output: Path | str,
+    columns: str | None = None,
+    labels: str | None = None,
+    target: float | None = None,
+    model: Path | str | None = None,
+    calibrate: Path | str | None = None,
+    train_labels: str | None = None,
+    calibrate_labels: str | None = None,
+) -> Study:
+    """Write the page for logits in files (see `qipf.io.logits.open_table`).
+
+    Parameters
+    ----------
+    train, test : logits of the training data, to which a default field is fitted as by `qipf fit`,
+        and logits to score; with labels the page shows how well errors are found.
+    model : file of a model, instead of `train`.
+    calibrate : logits of held-out data, with which the test data is compared; by default the
+        calibration set of the model, if it has one.
+    output : the page, ending in .html.
+    columns : which columns or arrays hold the logits, in all files.
+    labels : which column or array holds the true classes, in all files; or an .npy file with those
+        of the test data.
+    train_labels, calibrate_labels : the same for these files, where it differs.
+    target : limit on the error rate for the suggested threshold.
+    """
+    given = {
+        "--train": train, "--train-labels": train_labels, "--model": model,
+        "--calibrate": calibrate, "--calibrate-labels": calibrate_labels, "--test": test,
+        "--labels": labels, "--columns": columns, "--risk": target, "-o": output,
+    }  # fmt: skip
+    words = [str(part) for pair in given.items() if pair[1] is not None for part in pair]
+    output = checked_page(output)
+    if target is not None:  # before the fit
+        checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
+    rows = read_table(test, columns, AUTO if labels is None else labels)
+    if model is None:
+        assert train is not None
+        table = open_table(train, columns, labels_for(train_labels, labels))
+        require_width(rows, table.dimension)
+        field, path, dimension = QIPF(), table.path, table.dimension
+    else:
+        (field, layer), path = load_field_and_layer(model), str(model)
+        if layer is not None:
+            raise QIPFInputError(
+                f"{model} was fitted on outputs of the layer {layer!r}; a report needs logits, "
+                "which tell the predicted classes. Use qipf score."
+            )
+        dimension = field.n_features_in_
+    held_out = None
+    if calibrate is not None:
+        truth = labels_for(calibrate_labels, labels)
+        held_out = read_held_out(calibrate, path, dimension, columns, truth)
+    if model is None:
+        fit_table(field, table)
+    if held_out is not None:
+        field.calibrate(held_out.logits.astype(field.centers_.dtype), held_out.labels)
+    found = study(field, rows, target)
+    write_page(output, own_page(found, shlex.join(["qipf", "report", *words])))
+    return found
+
+
+def own_page(found: Study, command: str = "") -> str:
+    """The page as HTML; `command` is the one that makes it."""
+
+    def section(heading: str, macro: str, **content: Any) -> Section:
+        return Section(heading, render("own.html", macro, found=found, **content))
+
+    errors = []
+    if found.metrics and found.wrong is not None:  # there are right and wrong predictions
+        scores, wrong = found.scores, found.wrong
+        intervals = {name: bootstrap(scores[name], wrong, "roc_auc", draws=200) for name in METHODS}
+        histograms: Charts = {
+            (name,): histogram_chart(scores[name], wrong, name, label=name) for name in METHODS
+        }
+        curves = chart_spec(risk_coverage_chart(scores, wrong))
+        better = {"titles": TITLES, "higher": HIGHER_IS_BETTER}
+        errors = [
+            section("Finding errors", "detection", intervals=intervals, **better),
+            section(
+                "Right and wrong predictions", "histograms", spec=chart_spec(histograms, ["Score"])
+            ),
+            section("Risk and coverage", "risk", spec=curves),
+        ]
+    shift, lead = [], f"{len(found.predicted):,} test predictions"
+    if found.reference is not None:
+        chart = grouped_histogram(
+            {"held out": (found.reference, RIGHT), "test": (found.scores["qipf"], WRONG)},
+            "Uncertainty of held-out and test predictions",
+            "uncertainty (qipf)",
+        )
+        compared = {"spec": chart_spec(chart), "quantiles": QUANTILES}
+        shift = [section("Held out and test", "comparison", **compared)]
+        lead += f", compared with {len(found.reference):,} held-out ones"
+    first = np.argsort(-found.scores[found.best], kind="stable")[:MOST_UNCERTAIN]
+    ordered = sorted(METHODS, key=lambda name: name != found.best)
+    sections = [
+        section("In short", "summary", flagged=FLAGGED),
+        *errors,
+        *shift,
+        section("Most uncertain predictions", "most_uncertain", rows=first, methods=ordered),
+        section("A threshold", "threshold", count=len(METHODS)),
+        section("How it was made", "origin", command=command, version=__version__),
+    ]
+    return page_html("Uncertainty of your predictions", sections, f"{lead}.")

@@ -1,5 +1,0 @@
-"""What the tests of figures and pages share."""
-
-from tests.report.tiny_run import paired_run, tiny_run
-
-__all__ = ["paired_run", "tiny_run"]
