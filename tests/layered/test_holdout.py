@@ -9,7 +9,7 @@ from torch import nn
 
 from qipf import QIPFInputError, QIPFWarning
 from qipf.export.program import Example
-from qipf.layered import perturbations
+from qipf.layered import holdout, perturbations
 from qipf.layered.holdout import (
     FEWEST,
     INPUTS,
@@ -76,7 +76,7 @@ def test_how_the_stream_is_cut_does_not_matter(lengths, capacity):
 
 
 def test_places_rows_and_labels_belong_together():
-    centers, held, classes = sample(cut(*stream(), 100, 100))
+    centers, held, classes, _ = sample(cut(*stream(), 100, 100))
     assert (len(places(centers)), len(places(held)), classes) == (30, 10, 3)
     for examples in (centers, held):
         assert torch.equal(examples[LABELS], examples[PLACES] % 3)
@@ -87,7 +87,7 @@ def test_places_rows_and_labels_belong_together():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 150), st.integers(1, 200), st.integers(1, 60), st.integers(0, 99))
 def test_a_fifth_at_most_is_for_tuning_and_never_a_centre(count, centers, tuning, seed):
-    fields, held, _ = sample([stream(count)], centers, tuning, seed=seed)
+    fields, held, *_ = sample([stream(count)], centers, tuning, seed=seed)
     tuned = min(tuning, count // ONE_IN)
     assert {len(held[PLACES]), len(held[LABELS]), len(shown(held))} == {tuned}
     assert {len(value) for value in fields.values()} == {min(centers, count - tuned)}
@@ -109,7 +109,7 @@ def test_the_samples_are_those_of_the_smallest_numbers():
 
 def test_only_what_may_stay_is_run_through_the_network():
     network = Network()
-    centers, held, _ = sample(cut(*stream(5000), *[100] * 50), network=network)
+    centers, held, *_ = sample(cut(*stream(5000), *[100] * 50), network=network)
     assert len(network.seen) == len(set(network.seen))
     assert set(places(centers)) <= set(network.seen)
     # 40 of n stay: about 40·log(5000/40) ever did, and not many more than that were run
@@ -121,7 +121,7 @@ def test_only_what_may_stay_is_run_through_the_network():
 def test_both_samples_are_uniform():
     counts = np.zeros((2, 100))
     for seed in range(300):
-        centers, held, _ = sample([stream(100)], centers=20, tuning=15, seed=seed)
+        centers, held, *_ = sample([stream(100)], centers=20, tuning=15, seed=seed)
         counts[0, places(centers)] += 1
         counts[1, places(held)] += 1
     assert counts.sum(1).tolist() == [300 * 20, 300 * 15]
@@ -264,3 +264,42 @@ def test_too_few_examples_give_no_sets():
         small(), held(torch.rand(FEWEST - 1, 36), torch.zeros(FEWEST - 1)), (), 3, 0
     )
     assert (found.sets, len(found.labels)) == ({}, 0)
+
+
+def test_some_centres_keep_their_inputs_to_be_copied():
+    random = np.random.RandomState(0)
+    batched = batches(cut(*stream(), 100, 100), nn.Identity(), "fit", "reading")
+    plain = sample(cut(*stream(), 100, 100))
+    found = sample_examples(batched, Network(), 30, 10, random, copied=60)
+    for name in (PLACES, LABELS, SITE):
+        assert torch.equal(found.centers[name], plain.centers[name])
+    assert torch.equal(found.held[PLACES], plain.held[PLACES])
+    places = found.copied[PLACES]
+    assert 0 < len(places) <= 60
+    assert torch.isin(places, found.centers[PLACES]).all()
+    assert shown(found.copied)[:, 0].long().tolist() == places.tolist()
+    assert len(plain.copied[PLACES]) == 0
+
+
+def test_large_inputs_are_not_kept(monkeypatch):
+    monkeypatch.setattr(holdout, "COPIED_BYTES", 8 * 5)
+    batched = batches([stream()], nn.Identity(), "fit", "reading")
+    found = sample_examples(batched, Network(), 500, 10, np.random.RandomState(0), copied=60)
+    assert len(found.copied[PLACES]) <= 5
+
+
+@torch.no_grad()
+def test_copies_are_perturbed_examples_at_their_places():
+    net, sites = small(), (LayerSite("3", "input"),)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = net(images).argmax(1)
+    examples = held(images, labels)
+    found = tuning_sets(net, held(images, labels), sites, 3, 0, copied=examples)
+    rows = found.copies[sites[0]]
+    assert len(rows) == len(found.copied) == 60 * holdout.FAMILIES_EACH
+    assert torch.equal(found.copied.unique(), examples[PLACES].sort().values)
+    clean = net[:3](images)[found.copied - int(examples[PLACES].min())]
+    assert not torch.allclose(rows, clean)
+    plain = tuning_sets(net, held(images, labels), sites, 3, 0)
+    assert not plain.copies
+    assert all(torch.equal(plain.sets[n][0], found.sets[n][0]) for n in found.sets)

@@ -13,6 +13,7 @@ from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
+from qipf.layered.distillation import DISTILLED
 from qipf.layered.error_model import (
     ErrorModel,
     Evidence,
@@ -102,7 +103,12 @@ class LayeredModel(CalibrationMixin):
         centers = int(self.max_centers)
         if self.reduction == "coreset":
             return max(centers, MOST_EXAMPLES), centers
+        if self.reduction == "distilled":
+            return max(centers, MOST_EXAMPLES), DISTILLED if centers == MOST_EXAMPLES else centers
         return centers, None
+
+    def _distillation_seed(self) -> int | None:
+        return int(self.random_state) if self.reduction == "distilled" else None
 
     def _posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
@@ -210,7 +216,7 @@ class LayeredModel(CalibrationMixin):
         if max_centers is not None:
             raise QIPFInputError(
                 "max_centers= is for fields of logits. For a smaller file fit "
-                f"{type(self).__name__} with reduction='coreset' and max_centers=...."
+                f"{type(self).__name__} with reduction='distilled' and max_centers=...."
             )
         metadata: dict[str, Any] = {
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),

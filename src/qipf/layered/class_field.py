@@ -45,8 +45,9 @@ class FieldValues(NamedTuple):
 class ClassField:
     """Centres on the unit sphere with their classes, under one bandwidth.
 
-    A centre is one training example, or stands for `counts` of them. `examples` are the positions
-    in the loader of the centres, or of the examples nearest to them.
+    A centre is one training example, or stands for `counts` of them, which need not be whole
+    numbers. `examples` are the positions in the loader of the centres, or of the examples of their
+    class nearest to them.
     """
 
     def __init__(
@@ -127,6 +128,19 @@ class ClassField:
         """As `__call__`, in one block for any number of rows: for graphs."""
         cosines = self.metric(rows) @ self.embeddings.T
         return self._evaluated(cosines, cosines.amax(1, keepdim=True), self.bandwidth, reuse=False)
+
+    def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
+        """Values at embedded points, each without its own centre; -1 where it has none."""
+        found = []
+        size = max(1, by_device(BLOCK, points) // len(self.embeddings))
+        for part, mine in zip(points.split(size), own.split(size), strict=True):
+            cosines = part @ self.embeddings.T
+            known = (mine >= 0).nonzero()[:, 0]
+            cosines[known, mine[known]] = -math.inf
+            nearest = cosines.amax(1, keepdim=True)
+            found.append(self._evaluated(cosines, nearest, self.bandwidth, reuse=True))
+        posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
+        return FieldValues(posterior, log_density)
 
     def nearest(
         self,

@@ -21,7 +21,7 @@ from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
-from qipf.layered.holdout import FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
+from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
 from qipf.layered.mixture import fit_mixture
 from qipf.layered.predictions import (
     Features,
@@ -146,11 +146,31 @@ class FeatureQIPF(LayeredModel):
                     sets["clean"], tuning.labels, whole[paired], truth[paired], seed
                 )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
+        if self.reduction == "distilled":
+            few, seed = order[:COPIED], int(self.random_state) + 1
+            made = copies if held_out is None else {}
+            if not copies:
+                paired = order[:PAIRED]
+                made = noisy_copies(whole[few], truth[few], whole[paired], truth[paired], seed)
+            else:
+                made = {name: copy[few] for name, copy in made.items()}
+            if made:
+                tuning.copied = few.repeat(len(made))
+                tuning.copies = {
+                    site: torch.cat([copy.rows[site] for copy in made.values()])
+                    for site in whole.rows
+                }
         sample: Examples = {PLACES: order, LABELS: truth[order]}
         sample |= {site: rows[order] for site, rows in whole.rows.items()}
         with torch.no_grad(), full_precision(device):
             fields = chosen_fields(
-                sample, tuning, tuple(whole.rows), classes, int(self.max_dimension), condensed
+                sample,
+                tuning,
+                tuple(whole.rows),
+                classes,
+                int(self.max_dimension),
+                condensed,
+                self._distillation_seed(),
             )
             fields, weights = fit_mixture(fields, tuning)
         with self._changed() as model, torch.no_grad():

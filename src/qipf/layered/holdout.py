@@ -1,9 +1,9 @@
 """Samples of a loader: rows for the fields, and held-out inputs, clean and perturbed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,18 +30,32 @@ PLACES, INPUTS, LABELS = "places", "inputs", "labels"
 Examples = dict[Any, Any]
 
 
+#: Most bytes of inputs that are kept to be copied.
+COPIED_BYTES = 2**28
+
+
+class Samples(NamedTuple):
+    """Examples of a loader."""
+
+    centers: Examples  # rows of the layers
+    held: Examples  # inputs of others
+    classes: int
+    copied: Examples  # inputs of some of the centres
+
+
 def sample_examples(
     batched: Iterable[Batch],
     read: Callable[[Example], tuple[Tensor, Rows]],  # inputs -> logits, rows
     centers: int,
     tuning: int,
     random: np.random.RandomState,
-) -> tuple[Examples, Examples, int]:
+    copied: int = 0,
+) -> Samples:
     """Rows of at most `centers` examples, inputs of at most `tuning` others, number of classes.
 
     Both are uniform samples in random order; examples of the second are removed from the first.
     Only examples that may stay are run through the network. The samples do not depend on how the
-    stream is cut into batches.
+    stream is cut into batches. Inputs of at most `copied` centres are kept too.
     """
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
     kept: dict[int, Example] = {}  # inputs of the second sample, by place: one row each
@@ -52,6 +66,9 @@ def sample_examples(
         n = inputs.rows
         numbers = random.random_sample((n, 2))
         places = torch.arange(start, start + n)
+        if n and not start and copied:
+            largest = sum(part.nbytes for part in inputs.tensors.values()) // n
+            tuned = Reservoir(tuning + min(copied, COPIED_BYTES // max(1, largest)))
         start += n
         seen += [int(labels.min()), int(labels.max())] if n else []
         for reservoir, drawn in ((tuned, numbers[:, 1]), (fields, numbers[:, 0])):
@@ -78,11 +95,15 @@ def sample_examples(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
     checked_labels(seen, len(seen), classes, "labels")
-    held = by_shape({name: value[: start // ONE_IN] for name, value in tuned.values.items()}, kept)
+    count, values = min(tuning, start // ONE_IN), tuned.values
+    held = by_shape({name: value[:count] for name, value in values.items()}, kept)
     sample = fields.values
     others = (~torch.isin(sample[PLACES], held[PLACES])).nonzero()[:, 0]
     others = others[:centers]
-    return {name: value[others] for name, value in sample.items()}, held, classes
+    sample = {name: value[others] for name, value in sample.items()}
+    also = count + torch.isin(values[PLACES][count:], sample[PLACES]).nonzero()[:copied, 0]
+    extra = by_shape({name: value[also] for name, value in values.items()}, kept)
+    return Samples(sample, held, classes, extra)
 
 
 def by_shape(examples: Examples, inputs: Mapping[int, Example]) -> Examples:
@@ -137,22 +158,38 @@ def _checked_labels(batch: Batch) -> Tensor:  # (n,)
     return checked_labels(flat, len(first), None, name).cpu()
 
 
+#: Examples that are copied for distilled fields, families that perturb each, and strengths.
+COPIED, FAMILIES_EACH, LEVELS = 4000, 3, 8
+
 #: Fewest held-out examples from which weights are learned.
 FEWEST = 20
 
 
 @dataclass
 class Tuning:
-    """Logits and rows of the held-out examples, by set, and their classes."""
+    """Logits and rows of the held-out examples, by set, and their classes.
+
+    Copies are perturbed examples that distilled fields are fitted at, and are not held out.
+    """
 
     sets: dict[str, tuple[Tensor, Rows]]
     labels: Tensor  # (n,) the same for every set
+    copies: Rows = field(default_factory=dict)
+    copied: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places
 
 
 def tuning_sets(
-    net: nn.Module, held: Examples, sites: Sequence[LayerSite], classes: int, seed: int
+    net: nn.Module,
+    held: Examples,
+    sites: Sequence[LayerSite],
+    classes: int,
+    seed: int,
+    copied: Examples | None = None,
 ) -> Tuning:
-    """The examples as they are, and perturbed by every family for inputs of their shape."""
+    """The examples as they are, and perturbed by every family for inputs of their shape.
+
+    Those that are `copied` are perturbed by some of the families each.
+    """
     if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
     groups: list[Example] = held[INPUTS]
@@ -175,12 +212,51 @@ def tuning_sets(
         predicted = _run(net, few, (), family, t, seed)[0].argmax(1)
         return float((predicted == labels[: len(predicted)]).double().mean())
 
+    strongest: dict[str, float] = {}
     for name, family in progress(fitting.items(), "perturbing"):
         for t in strengths(partial(accuracy, family), 1 / classes):
             logits, rows = _run(net, groups, sites, family, t, seed + 1)
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
+        strongest[name] = t
+    if copied is not None and len(copied[PLACES]):
+        _add_copies(
+            found, net, copied, sites, [(fitting[n], t) for n, t in strongest.items()], seed
+        )
     return found
+
+
+def _add_copies(
+    found: Tuning,
+    net: nn.Module,
+    copied: Examples,
+    sites: Sequence[LayerSite],
+    families: list[tuple[Family, float]],  # and their largest strengths
+    seed: int,
+) -> None:
+    """Every example perturbed by `FAMILIES_EACH` of the families, at `LEVELS` strengths in all."""
+    parts: list[Rows] = []
+    places: list[Tensor] = []
+    step = max(1, len(families) // FAMILIES_EACH)
+    start = 0
+    for group in copied[INPUTS]:
+        own = copied[PLACES][start : start + group.rows]
+        start += group.rows
+        numbers = torch.arange(group.rows)
+        for number, (family, strongest) in enumerate(progress(families, "copying")):
+            for level in range(LEVELS):
+                chosen = (numbers % step == number % step) & (numbers // step % LEVELS == level)
+                index = chosen.nonzero()[:, 0]
+                if not len(index):
+                    continue
+                t = min(1.0, strongest * (level + 0.5) / (LEVELS - 0.5))
+                which = seed + 2 + (number * LEVELS + level) * STRIDE
+                logits, rows = _run(net, [group.take(index)], sites, family, t, which)
+                require_numbers(logits, rows, own[index])
+                parts.append(rows)
+                places.append(own[index])
+    found.copies = {site: torch.cat([rows[site] for rows in parts]) for site in sites}
+    found.copied = torch.cat(places)
 
 
 def _run(

@@ -17,7 +17,7 @@ from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
-from qipf.layered.holdout import PLACES, sample_examples, tuning_sets
+from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
@@ -62,7 +62,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         them.
     reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
         ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
-        class.
+        class; ``"distilled"`` fits these centres to the posteriors of the examples and to their
+        classes, 1,000 centres unless `max_centers` is another number than 60,000.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
@@ -75,7 +76,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     ----------
     layers_ : the layer sites that are read.
     fields_ : the layers' fields; ``fields_[0].examples`` are the positions in the loader, counted
-        from 0, of the first field's centres or, in a coreset, of the examples nearest to them.
+        from 0, of the first field's centres, or of the examples of their class nearest to them.
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
     error_model_, novelty_model_ : constants and slopes of the two scores.
     calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.
@@ -135,13 +136,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
         with evaluating(self.net), torch.no_grad():
             batched = batches(loader, self.net, "fit", "reading layers")
-            centers, held, classes = sample_examples(
-                batched, read, examples, int(self.max_tuning), random
+            seed = self._distillation_seed()
+            centers, held, classes, copied = sample_examples(
+                batched, read, examples, int(self.max_tuning), random, 0 if seed is None else COPIED
             )
-            tuning = tuning_sets(self.net, held, sites, classes, int(self.random_state))
+            tuning = tuning_sets(self.net, held, sites, classes, int(self.random_state), copied)
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(
-                    centers, tuning, sites, classes, int(self.max_dimension), condensed
+                    centers, tuning, sites, classes, int(self.max_dimension), condensed, seed
                 )
                 fields, weights = fit_mixture(fields, tuning, least)
         assert example is not None  # the loader holds examples

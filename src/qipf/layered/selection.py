@@ -10,6 +10,7 @@ from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.field.engines.base import blocks
 from qipf.layered.class_field import ClassField
+from qipf.layered.distillation import distilled_field
 from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
 from qipf.layered.metric import Metric, Scatter, unit_length
 from qipf.network.features import LayerSite
@@ -41,8 +42,13 @@ def chosen_fields(
     classes: int,
     dimension: int,
     condensed: int | None = None,
+    seed: int | None = None,
 ) -> dict[LayerSite, ClassField]:
-    """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer."""
+    """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer.
+
+    With a seed the condensed field is fitted (`qipf.layered.distillation`), at the rows of the
+    tuning's copies too.
+    """
     fields: dict[LayerSite, ClassField] = {}
     labels = centers[LABELS].to(tuning.labels.device)
     order = labels.argsort(stable=True)  # by class, as they are summed
@@ -60,7 +66,14 @@ def chosen_fields(
             embeddings[part] = metric(rows[order[part]])
         field = ClassField(metric, embeddings, labels[order], classes, width, examples)
         if condensed is not None and condensed < len(rows):
-            field = condensed_field(field, condensed)
+            small = condensed_field(field, condensed)
+            if seed is not None:
+                # the copies' own centres, which are sorted by place for the search
+                places, by_place = examples.sort()
+                own = by_place[torch.searchsorted(places, tuning.copied)]
+                copies = tuning.copies.get(site, rows[:0])
+                small = distilled_field(small, field, copies, own, seed)
+            field = small
         fields[site] = field
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:

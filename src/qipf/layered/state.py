@@ -10,6 +10,7 @@ from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
+from qipf.layered.distillation import FEWEST
 from qipf.layered.error_model import ErrorModel, NoveltyModel
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from qipf.layered.base import LayeredModel
 
 #: How training examples become centres.
-REDUCTIONS = ("auto", "random", "coreset")
+REDUCTIONS = ("auto", "random", "coreset", "distilled")
 
 #: What rows of a layer can be, by the kind of a file.
 SIDES = {"layers": ("input", "output"), "features": ("features",)}
@@ -41,7 +42,7 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
     "mean": (np.float32, 1),
     "directions": (np.float32, 2),
     "units": (np.float32, 2),  # embeddings of the centres
-    "masses": (np.float32, 1),  # counts: examples that a centre stands for
+    "masses": (np.float32, 1),  # counts: how many examples a centre stands for
     "labels": (np.float64, 1),
     "examples": (np.float64, 1),
 }
@@ -191,7 +192,7 @@ def _field(path: str, layer: dict[str, Any], number: int, arrays: Arrays) -> Cla
     longest = np.square(embeddings, dtype=np.float64).sum(1).max()
     if np.abs(directions).max() > 1.001 or longest > 1.001:
         refuse(path, f"its directions or units of layer {number} are longer than one")
-    if not ((counts >= 1) & (counts < EXACT)).all():
+    if not ((counts >= FEWEST) & (counts < EXACT)).all():
         refuse(path, f"its masses of layer {number} are not numbers of examples")
     if not _whole_below(labels, classes):
         refuse(path, f"its labels of layer {number} are not classes 0..{classes - 1}")

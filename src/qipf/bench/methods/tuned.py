@@ -51,7 +51,7 @@ def _tuning_data(clean: CleanData, method: str) -> TuningData:
     net, random = clean.network, np.random.RandomState(clean.seed)
     features = LayerSite("head", "input")
     with evaluating(net), torch.no_grad():
-        _, held, classes = sample_examples(
+        _, held, classes, _ = sample_examples(
             batches(clean.batches(), net, method, "reading layers"),
             lambda inputs: run_in_batches(net, inputs, ()),
             0,

@@ -1,0 +1,207 @@
+"""Distilled fields: laws of the fit, its targets, and models that use it."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+import qipf
+from qipf.layered import distillation
+from qipf.layered.class_field import ClassField
+from qipf.layered.distillation import distilled_field, nearest_of_class, targets
+from qipf.layered.metric import Metric
+from qipf.layered.selection import condensed_field
+from tests.layered.conftest import batches
+
+PLAIN = Metric(torch.zeros(6), torch.eye(6), False)
+NO_COPIES = torch.empty(0, 6), torch.empty(0, dtype=torch.long)
+
+
+def drawn(count, seed):
+    """Rows of three classes that overlap, and their labels."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(3, (count,), generator=random)
+    rows = torch.randn(count, 6, generator=random)
+    rows[torch.arange(count), labels] += 1.5
+    return rows, labels
+
+
+def whole(count=600, seed=0, bandwidth=0.3):
+    rows, labels = drawn(count, seed)
+    order = labels.argsort(stable=True)
+    embeddings = functional.normalize(rows[order], dim=1)
+    return ClassField(PLAIN, embeddings, labels[order], 3, bandwidth, order + 1000)
+
+
+@pytest.fixture(scope="module")
+def fields():
+    full = whole(3000)
+    start = condensed_field(full, 30)
+    rows, _ = drawn(1000, 1)
+    return full, start, distilled_field(start, full, *copies_of(full, rows), seed=0)
+
+
+def copies_of(full, rows):
+    """Noisy copies of the first centres."""
+    own = torch.arange(len(rows)) % len(full.embeddings)
+    return full.embeddings[own] + 0.1 * rows, own
+
+
+def reference(full, point, without=None):
+    """Posterior and log density at a unit vector, naively, in float64."""
+    kept = torch.arange(len(full.embeddings)) != (-1 if without is None else without)
+    squares = (full.embeddings[kept].double() - point.double()).square().sum(1)
+    kernel = (-squares / (2 * full.bandwidth**2)).exp() * full.counts[kept].double()
+    by_class = torch.stack([kernel[full.labels[kept] == c].sum() for c in range(3)])
+    total = by_class.sum()
+    return by_class / total, (total / full.counts[kept].double().sum()).log()
+
+
+def test_each_point_without_its_own_centre():
+    full = whole(40)
+    own = torch.tensor([0, 7, -1, 39])
+    points = functional.normalize(torch.cat([full.embeddings[own[:2]], drawn(2, 5)[0]]), dim=1)
+    found = full.leave_one_out(points, own)
+    for i, point in enumerate(points):
+        posterior, density = reference(full, point, None if own[i] < 0 else int(own[i]))
+        torch.testing.assert_close(found.posterior[i].double(), posterior, atol=1e-5, rtol=1e-4)
+        shift = torch.tensor(40.0 if own[i] < 0 else 39.0).log() - torch.tensor(40.0).log()
+        torch.testing.assert_close(
+            found.log_density[i].double(), density + shift.double(), atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("most", [20_000, 25])
+def test_targets_are_those_of_the_other_examples_and_the_class(most, monkeypatch):
+    monkeypatch.setattr(distillation, "MOST_CENTERS", most)
+    full = whole(50)
+    copies, own = copies_of(full, drawn(10, 3)[0])
+    found = targets(full, copies, own, torch.Generator().manual_seed(0))
+    assert len(found.points) == len(found.own) == 60
+    torch.testing.assert_close(found.posterior.sum(1), torch.ones(60))
+    truth = full.labels[own]
+    assert (found.posterior[50:].gather(1, truth[:, None]) >= 0.5).all()
+    if most > 50:
+        for i in range(10):
+            point = functional.normalize(copies[i : i + 1], dim=1)[0]
+            posterior, _ = reference(full, point, int(own[i]))
+            expected = posterior / 2 + functional.one_hot(truth[i], 3) / 2
+            torch.testing.assert_close(
+                found.posterior[50 + i].double(), expected, atol=1e-5, rtol=1e-4
+            )
+
+
+def test_a_field_of_few_centres_stays_as_it_is():
+    full = whole(40)
+    start = condensed_field(full, 40)
+    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+
+
+def test_too_many_classes_for_a_table_are_not_fitted(monkeypatch):
+    monkeypatch.setattr(distillation, "LARGEST_TABLE", 80)
+    full = whole(100)
+    start = condensed_field(full, 30)
+    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+
+
+@pytest.mark.slow
+def test_it_says_of_new_rows_what_the_field_says(fields):
+    rows, labels = drawn(2000, 7)
+    expected, coarse, found = (field(rows) for field in fields)
+    torch.testing.assert_close(found.posterior.sum(1), torch.ones(2000))
+
+    def fit(values):  # log-likelihood of the classes
+        return float(values.posterior.gather(1, labels[:, None]).log().mean())
+
+    assert fit(found) > (fit(coarse) + fit(expected)) / 2
+
+    def off(values):
+        return float((values.posterior - expected.posterior).abs().mean())
+
+    assert off(found) < 0.75 * off(coarse)
+
+    def unlike(values):
+        return float((values.log_density - expected.log_density).abs().mean())
+
+    assert unlike(found) < 0.9 * unlike(coarse)
+
+
+@pytest.mark.slow
+def test_centres_are_unit_vectors_that_name_examples_of_their_class(fields):
+    full, start, small = fields
+    assert len(small.embeddings) == len(start.embeddings) <= 30
+    assert float((small.embeddings.norm(dim=1) - 1).abs().max()) < 1e-6
+    assert torch.equal(small.labels, start.labels)
+    torch.testing.assert_close(float(small.counts.sum()), 3000.0, rtol=1e-5, atol=0)
+    assert (small.counts > 0).all()
+    assert full.bandwidth / 4 < small.bandwidth < full.bandwidth * 4
+    cosines = small.embeddings.double() @ full.embeddings.double().T
+    cosines[small.labels[:, None] != full.labels] = -2
+    named = (small.examples[:, None] == full.examples).long().argmax(1)
+    torch.testing.assert_close(
+        cosines.gather(1, named[:, None])[:, 0], cosines.amax(1), atol=1e-6, rtol=0
+    )
+
+
+@pytest.mark.slow
+def test_the_seed_decides(monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 3)
+    full = whole(200)
+    start = condensed_field(full, 20)
+    one, two, other = (distilled_field(start, full, *NO_COPIES, seed=s) for s in (1, 1, 2))
+    assert torch.equal(one.embeddings, two.embeddings)
+    assert torch.equal(one.counts, two.counts)
+    assert not torch.equal(one.embeddings, other.embeddings)
+    assert torch.equal(start.embeddings, condensed_field(full, 20).embeddings)  # not changed
+
+
+def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
+    full = whole(300)
+    start = condensed_field(full, 30)
+    labels = (start.labels + 1) % 3
+    wrong = ClassField(PLAIN, start.embeddings, labels, 3, 0.3, start.examples)
+    monkeypatch.setattr(distillation, "_fitted", lambda *_: wrong)
+    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+
+
+def test_nearest_of_class_in_parts():
+    full = whole(60)
+    found = nearest_of_class(full.embeddings, full.labels, full)
+    assert torch.equal(found, torch.arange(60))
+
+
+@pytest.mark.slow
+def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 20)
+    options = {"reduction": "distilled", "max_centers": 12, "max_tuning": 50}
+    model = qipf.LayeredQIPF(net, **options).fit(batches(data))
+    again = qipf.LayeredQIPF(net, **options).fit(batches(data))
+    assert torch.equal(model.uncertainty(fresh), again.uncertainty(fresh))
+    assert all(len(field.embeddings) <= 12 for field in model.fields_)
+    labels = data[1]
+    for field in model.fields_:
+        assert torch.equal(labels[field.examples], field.labels)
+    for explanation in model.explain(fresh[:5]):
+        for near in (*explanation.nearest, *explanation.nearest_rival):
+            assert labels[near.index] == near.label
+    model.save(tmp_path / "small.qipf")
+    loaded = qipf.load(tmp_path / "small.qipf", net)
+    assert torch.equal(loaded.uncertainty(fresh), model.uncertainty(fresh))
+    assert loaded.reduction == "distilled"
+    assert "weighted centres" in model.summary()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", [False, True])
+def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 20)
+    rows, labels = drawn(300, 0)
+    hidden, logits = rows + functional.one_hot(labels, 6), 2 * rows[:, :3]
+    noise = torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    noisy = {"noise": ({"hidden": hidden + noise}, logits + noise[:, :3])} if copied else None
+    model = qipf.FeatureQIPF(reduction="distilled", max_centers=12)
+    model.fit({"hidden": hidden}, logits, labels, perturbed=noisy)
+    (field,) = model.fields_
+    assert len(field.embeddings) <= 12
+    assert torch.equal(labels[field.examples], field.labels)
+    assert (field.counts % 1 != 0).any()
+    assert torch.isfinite(model.uncertainty({"hidden": hidden}, logits)).all()
