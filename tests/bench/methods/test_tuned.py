@@ -84,3 +84,10 @@ def test_too_few_examples_are_refused(clean):
     message = "stacked is tuned on held-out training examples, and 60 are too few to hold some out."
     with pytest.raises(QIPFInputError, match=message):
         create("stacked").fit(few)
+
+
+def test_temperatures_and_exponents_are_those_of_the_published_results():
+    assert len(TEMPERATURES) == 81
+    assert (TEMPERATURES[0], TEMPERATURES[40], TEMPERATURES[80]) == pytest.approx((0.1, 1.0, 10.0))
+    np.testing.assert_allclose(np.diff(np.log10(TEMPERATURES)), 1 / 40)
+    assert EXPONENTS == (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
