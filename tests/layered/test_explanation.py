@@ -1,6 +1,7 @@
 """Explanations say what the numbers say."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,34 +113,49 @@ def test_in_words():
 @pytest.mark.parametrize(
     ("uncertainty", "novelty", "verdict"),
     [
-        (-1.0, -2.0, "nothing unusual"),
-        (1.0, -2.0, "probably wrong"),
-        (-1.0, 2.0, "unlike the training data"),
-        (1.0, 2.0, "probably wrong, unlike the training data"),
+        (-1.0, -2.0, "nothing unusual: the mixture gives class 0 88.0%"),
+        (1.0, -2.0, "probably wrong: a prefers class 4 (70.0%)"),
+        (
+            -1.0,
+            2.0,
+            "unlike the training data: the largest term of the novelty is that of energy (2)",
+        ),
+        (
+            1.0,
+            2.0,
+            "probably wrong, unlike the training data: a prefers class 4 (70.0%), and the largest "
+            "term of the novelty is that of energy (2)",
+        ),
     ],
 )
-def test_which_of_the_two_scores_is_high(uncertainty, novelty, verdict):
+def test_which_of_the_two_scores_is_high_and_why(uncertainty, novelty, verdict):
     terms = (("constant", -0.5), ("mixture", uncertainty + 0.5), ("softmax", 0.0))
     told = Explanation(
         0,
         uncertainty,
         0.88,
-        (LayerPosterior("softmax", 1.0, 0, 0.88, 0.88, 1.0),),
+        (
+            LayerPosterior("softmax", 0.5, 0, 0.88, 0.88, 0.3),
+            LayerPosterior("a", 0.5, 4, 0.7, 0.2, 0.7),
+        ),
         None,
         None,
         (),
         (),
         novelty,
         terms,
-        (("energy", novelty),),
+        (("constant", 9.0), ("energy", novelty), ("distance", -9.0)),
     )
     p_error = 1 / (1 + np.exp(-uncertainty))
     assert told.p_error == pytest.approx(p_error)
-    assert str(told).splitlines()[1:4] == [
-        f"  {verdict}: probability of an error {p_error:.1%}, novelty {novelty:.3g}",
+    assert str(told).splitlines()[1:5] == [
+        f"  {verdict}",
+        f"  probability of an error {p_error:.1%}, novelty {novelty:.3g}",
         f"  uncertainty = -0.5 (constant) + {uncertainty + 0.5:.3g} (mixture)",
-        f"  novelty = {novelty:.3g} (energy)",
+        f"  novelty = 9 (constant) + {novelty:.3g} (energy) + -9 (distance)",
     ]
+    alone = replace(told, posteriors=told.posteriors[:1], uncertainty=1.0, novelty=None)
+    assert alone.reason == "softmax gives class 0 no more than 88.0%"
 
 
 def test_terms_of_both_scores(model, fresh):

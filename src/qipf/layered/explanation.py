@@ -82,6 +82,24 @@ class Explanation:
         return "unlike the training data" if novel else "nothing unusual"
 
     @property
+    def reason(self) -> str:
+        """What speaks most for the verdict: a posterior, a term of the novelty, or both."""
+        found = []
+        if self.uncertainty > 0 and self.posteriors:
+            top = max(self.posteriors, key=lambda posterior: posterior.share)
+            prefers = f"prefers class {top.label} ({top.confidence:.1%})"
+            if top.label == self.predicted:
+                prefers = f"gives class {self.predicted} no more than {top.support:.1%}"
+            found.append(f"{top.name} {prefers}")
+        if self.novelty is not None and self.novelty > 0:
+            terms = [term for term in self.novelty_terms if term[0] != "constant"]
+            name, value = max(terms, key=lambda term: term[1], default=("constant", 0.0))
+            found.append(f"the largest term of the novelty is that of {name} ({value:.3g})")
+        if not found:
+            found = [f"the mixture gives class {self.predicted} {self.probability:.1%}"]
+        return ", and ".join(found)
+
+    @property
     def disagreeing(self) -> tuple[str, ...]:
         """Names of the posteriors that prefer another class than the predicted one."""
         return tuple(o.name for o in self.posteriors if o.label != self.predicted)
@@ -103,8 +121,8 @@ class Explanation:
             )
         if self.novelty is not None:
             lines[1:1] = [
-                f"  {self.verdict}: probability of an error {self.p_error:.1%}, novelty "
-                f"{self.novelty:.3g}",
+                f"  {self.verdict}: {self.reason}",
+                f"  probability of an error {self.p_error:.1%}, novelty {self.novelty:.3g}",
                 f"  uncertainty = {_sum(self.terms)}",
                 f"  novelty = {_sum(self.novelty_terms)}",
             ]

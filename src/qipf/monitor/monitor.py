@@ -67,9 +67,9 @@ class ShiftMonitor:
     :math:`\alpha`; when it does, the alarm is raised. It detects scores that are unusually
     high, unusually low, spread out or concentrated, starting at any time.
 
-    The score is the novelty, which notices most shifts sooner than the uncertainty: a shift makes
-    inputs unusual before it makes predictions doubtful. Abstentions and the estimated accuracy
-    are by the uncertainty in either case.
+    By default the score is the novelty, which tells unusual inputs, right or wrong; docs/monitor.md
+    compares it with the uncertainty. Abstentions and the estimated accuracy are by the uncertainty
+    in either case.
 
     Assumptions: the held-out predictions were used neither to fit the model nor to train the
     network, and the stream is exchangeable. Frames of one film, or a stream sorted by class, are
