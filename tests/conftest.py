@@ -4,6 +4,7 @@ import functools
 import os
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with it
+os.environ.setdefault("QIPF_QUIET", "1")  # lines after ten seconds, on a busy machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes, one a core
 
 import matplotlib

@@ -1,22 +1,35 @@
-"""Progress bars, shown in terminals and notebooks only."""
+"""Progress: bars in terminals and notebooks, a line every few seconds elsewhere.
 
+``QIPF_QUIET=1`` in the environment turns both off.
+"""
+
+import operator
+import os
 import sys
 import threading
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
+from tqdm.std import tqdm as plain_tqdm
 
 T = TypeVar("T")
 
 #: Seconds before a bar appears.
 DELAY = 1.0
 
+#: Seconds before the first line, and between two.
+LINE_DELAY = 10.0
+
+#: A line, where standard error is no terminal, and one of work whose end is not known.
+LINE = "{desc}: {n_fmt} of {total_fmt}, {elapsed} since the start, {remaining} left"
+OPEN_LINE = "{desc}: {n_fmt}, {elapsed} since the start"
+
 _silent = False
 
 
 def silence() -> None:
-    """Show no more bars in this process; for worker processes."""
+    """Show no more progress in this process; for worker processes."""
     global _silent
     _silent = True
     # tqdm's default lock is shared by processes, and leaks when one is killed
@@ -25,25 +38,50 @@ def silence() -> None:
 
 def _has_reader() -> bool:
     """Whether standard error is a terminal, or this is a notebook."""
-    return not _silent and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class _Lines:
+    """A file that keeps what tqdm writes over itself as lines, on standard error."""
+
+    def write(self, text: str) -> None:
+        line = text.strip("\r\n ")
+        if line:
+            sys.stderr.write(line + "\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def progress(items: Iterable[T], description: str, total: int | None = None) -> Iterable[T]:
-    """Iterate over `items`, with a progress bar if it takes longer than `DELAY`.
+    """Iterate over `items` and show the progress if that takes longer than `DELAY`.
 
     >>> sum(progress([1, 2, 3], "adding"))
     6
     """
-    return tqdm(items, desc=description, total=total, **_options())
+    if total is None:
+        total = operator.length_hint(items) or None  # loaders of streams have no length
+    kind, options = _options(total)
+    return kind(items, desc=description, total=total, **options)
 
 
 def progress_bar(description: str, total: int | None = None, unit: str = "it") -> Any:
-    """A progress bar for manual updates: `with progress_bar("rows", total=n) as bar: ...`.
+    """Progress for manual updates: `with progress_bar("rows", total=n) as bar: ...`.
 
     With the unit "B" it shows kB, MB, ….
     """
-    return tqdm(desc=description, total=total, unit=unit, unit_scale=unit == "B", **_options())
+    kind, options = _options(total)
+    return kind(desc=description, total=total, unit=unit, unit_scale=unit == "B", **options)
 
 
-def _options() -> dict[str, Any]:
-    return {"delay": DELAY, "leave": False, "disable": not _has_reader(), "dynamic_ncols": True}
+def _options(total: int | None) -> tuple[Any, dict[str, Any]]:
+    """Class and options of a bar, or of lines."""
+    options: dict[str, Any] = {
+        "leave": False,
+        "disable": _silent or os.environ.get("QIPF_QUIET", "") not in ("", "0"),
+    }
+    if options["disable"] or _has_reader():
+        return tqdm, {**options, "delay": DELAY, "dynamic_ncols": True}
+    line = OPEN_LINE if total is None else LINE
+    times = {"delay": LINE_DELAY, "mininterval": LINE_DELAY, "miniters": 1}
+    return plain_tqdm, {**options, **times, "file": _Lines(), "bar_format": line}

@@ -8,6 +8,7 @@ that fit a network's inputs.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -213,8 +214,9 @@ def strengths(
 ) -> list[float]:
     """For each share in `kept`, the strength at which the accuracy above chance falls to it.
 
-    `accuracy` is that of the network at a strength.
+    `accuracy` is that of the network at a strength. No strength is tried twice.
     """
+    accuracy = cache(accuracy)
     clean = accuracy(0.0)
     found = []
     for share in kept:
