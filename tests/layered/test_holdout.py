@@ -100,7 +100,7 @@ def test_a_fifth_at_most_is_for_tuning_and_never_a_centre(count, centers, tuning
 def test_the_samples_are_those_of_the_smallest_numbers():
     """Two numbers an example: the first for the fields, the second for tuning."""
     numbers = np.random.RandomState(3).random_sample((200, 2))
-    centers, held, _ = sample(cut(*stream(), 90, 110), seed=3)
+    centers, held, *_ = sample(cut(*stream(), 90, 110), seed=3)
     tuned = np.argsort(numbers[:, 1])[:10].tolist()
     assert places(held) == tuned
     others = [place for place in np.argsort(numbers[:, 0]).tolist() if place not in tuned]
