@@ -26,7 +26,7 @@ def test_bars_are_for_those_who_watch(watched, monkeypatch):
 def test_elsewhere_there_are_lines(watched, monkeypatch, capsys, total):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
     monkeypatch.setattr(progress, "LINE_DELAY", 0.0)
-    assert list(progress.progress(iter("abcd"), "letters", total)) == list("abcd")
+    assert list(progress.progress((c for c in "abcd"), "letters", total)) == list("abcd")
     lines = capsys.readouterr().err.splitlines()
     assert all(line.startswith("letters: ") for line in lines)
     of = "" if total is None else " of 4"
