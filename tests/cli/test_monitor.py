@@ -161,6 +161,14 @@ def test_kill_9_loses_nothing_and_counts_nothing_twice(monkeypatch, capsys, fold
     assert len(told) > len(expected)  # it was killed, and repeated some
 
 
+def test_drafts_of_a_state_that_killed_runs_left_are_removed(monkeypatch, capsys, folder):
+    draft = folder / ".m.qipf.123-0123abcd.tmp"
+    draft.touch()
+    code, told, _ = watched(monkeypatch, capsys, "stream.csv", "--state", "m.qipf")
+    assert (code, told[-1]["seen"]) == (0, 45)
+    assert not draft.exists()
+
+
 def test_bad_lines_can_stop_the_command(monkeypatch, capsys, folder):
     with open("stream.csv", "a") as file:
         file.write("1,2\n")

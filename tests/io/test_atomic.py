@@ -19,6 +19,7 @@ from qipf.io.atomic import (
     locked_file,
     locked_folder,
     publish,
+    remove_drafts,
 )
 
 
@@ -184,3 +185,17 @@ def test_names_that_no_file_can_have_are_rejected(name):
         with pytest.raises(QIPFFileError, match="No file can have the name"):
             check(name)
     assert checked_name("é") == Path("é")
+
+
+def test_drafts_that_killed_processes_left_are_removed(tmp_path):
+    target, other = tmp_path / "kept.state", tmp_path / "other.state"
+    target.write_bytes(b"kept")
+    left = [tmp_path / f".kept.state.{name}.tmp" for name in ("12-0a1b2c3d", "7")]
+    own = [tmp_path / ".other.state.12-0a1b2c3d.tmp", tmp_path / ".kept.state.lock"]
+    for file in (*left, *own):
+        file.touch()
+    remove_drafts([target])
+    assert sorted(tmp_path.iterdir()) == sorted([target, *own])
+    (tmp_path / "link").symlink_to(other)
+    remove_drafts([tmp_path / "link", tmp_path / "none" / "x"])
+    assert own[0] not in tmp_path.iterdir()

@@ -94,7 +94,7 @@ def monitor(
 
     Example: `server | qipf monitor model.qipf --json --metrics-port 9108`
     """
-    from qipf.io.atomic import checked_output, locked_file
+    from qipf.io.atomic import checked_output, locked_file, remove_drafts
     from qipf.monitor.lines import LineSource
     from qipf.monitor.parsing import LineParser
     from qipf.monitor.prometheus import metrics_server
@@ -107,6 +107,7 @@ def monitor(
         if state is not None:
             checked_output(state, inputs=[model, *([path] if path else [])])
             stack.enter_context(locked_file(state))
+            remove_drafts([state])
         shift_monitor = _new_or_saved(model, state, window=window, alpha=alpha, score=score)
         before = shift_monitor.seen
         signals = stack.enter_context(_signals())

@@ -2,9 +2,10 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -116,6 +117,21 @@ def _sync_folder(folder: Path) -> None:
 def _remove(draft: Path) -> None:
     with suppress(OSError):  # its folder cannot be entered, so it was never created
         draft.unlink(missing_ok=True)
+
+
+def remove_drafts(targets: Iterable[Path]) -> None:
+    """Remove the drafts of files that killed processes left; call it with the lock held.
+
+    A draft that is still being written loses its name, and disappears when it is closed.
+    """
+    by_folder: dict[Path, set[str]] = {}
+    for target in map(Path, map(os.path.realpath, targets)):
+        by_folder.setdefault(target.parent, set()).add(target.name)
+    for folder, names in by_folder.items():
+        for draft in folder.glob(".*.tmp"):
+            name = re.fullmatch(r"\.(.+)\.\d+(-[0-9a-f]+)?\.tmp", draft.name)
+            if name and name[1] in names:
+                _remove(draft)  # or leave it, hidden and harmless, for the next run
 
 
 def locked_folder(folder: Path) -> AbstractContextManager[None]:

@@ -1,9 +1,7 @@
 """The shards of a folder: which there are, and which of them are finished."""
 
 import os
-import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,20 +102,6 @@ def finished_shards(
                     "to replace it."
                 )
     return finished
-
-
-def remove_drafts(shards: Sequence[Shard]) -> None:
-    """Remove the unpublished drafts of runs that were killed and of lost workers.
-
-    A draft that is still being written loses its name, and disappears when it is closed.
-    """
-    for folder in {shard.target.parent for shard in shards}:
-        targets = {shard.target.name for shard in shards if shard.target.parent == folder}
-        for draft in folder.glob(".*.tmp"):
-            name = re.fullmatch(r"\.(.+)\.\d+(-[0-9a-f]+)?\.tmp", draft.name)
-            if name and name[1] in targets:
-                with suppress(OSError):  # hidden and harmless; the next run tries again
-                    draft.unlink()
 
 
 def _require_separate(folder: Path, output: Path, sources: Sequence[Path]) -> None:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.io.atomic import draft_file, locked_folder, publish
+from qipf.io.atomic import draft_file, locked_folder, publish, remove_drafts
 from qipf.io.logits.parquet_files import batch_block, parquet_file, pyarrow, read_batches
 from qipf.progress import progress_bar
 from qipf.scoring.provenance import as_metadata, unchanged
 from qipf.scoring.results import RESULTS, steady_results
-from qipf.scoring.shard_plan import Shard, find_shards, finished_shards, remove_drafts
+from qipf.scoring.shard_plan import Shard, find_shards, finished_shards
 from qipf.scoring.table import Scored, checked_field
 
 
@@ -97,7 +97,7 @@ def score_shards(
     with locked_folder(output):
         done = finished_shards(shards, output, overwrite)
         kept = len(done)
-        remove_drafts(shards)
+        remove_drafts(shard.target for shard in shards)
         left = [shard for shard in shards if shard not in done]
         with progress_bar("scoring", sum(shard.rows for shard in shards), unit="row") as bar:
             bar.update(sum(scored.rows for scored in done.values()))
@@ -107,7 +107,9 @@ def score_shards(
                         if shard not in done:
                             done[shard] = _publish(shard, draft)
             finally:
-                remove_drafts(shards)  # of workers that were stopped, or finished late
+                remove_drafts(
+                    shard.target for shard in shards
+                )  # of workers that were stopped, or finished late
     total = Scored()
     for shard in shards:  # always in this order, so that the mean is the same to the last digit
         total.join(done[shard])
