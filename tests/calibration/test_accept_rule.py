@@ -457,6 +457,8 @@ def test_the_text_says_if_nothing_can_be_certified_and_what_would_help():
         ({"min_coverage": 0.5}, "not both"),
         ({"threshold": np.nan}, "threshold must be a number"),
         ({"threshold": np.inf}, "threshold must be finite"),
+        ({"max_novelty": np.inf}, "max_novelty must be a finite number or None"),
+        ({"max_novelty": 1}, "max_novelty must be a finite number or None"),
         ({"accepted": 0, "errors": 0}, "-inf where nothing is accepted"),
     ],
 )
