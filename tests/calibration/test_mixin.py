@@ -10,6 +10,7 @@ from scipy.stats import binom
 from sklearn.base import clone
 
 from qipf import QIPF, QIPFInputError, accept_rule
+from qipf.calibration.conformal import Calibration
 from qipf.calibration.quantization import rounded
 from tests.conftest import make_logits
 
@@ -63,6 +64,23 @@ def test_a_prediction_has_class_score_and_decisions(field):
     found = field(TEST)
     np.testing.assert_array_equal(found.p_value, field.p_values(TEST))
     np.testing.assert_array_equal(found.accepted, field.accepts(TEST))
+
+
+def test_the_class_of_a_mixture_is_its_most_probable_one(field):
+    rows = torch.from_numpy(TEST)
+    mixture = torch.softmax(-rows, 1)
+    found = field._prediction(rows, rows[:, 0], rows[:, 0], probabilities=mixture)
+    assert torch.equal(found.mixture_class, rows.argmin(1))
+    assert torch.equal(found.predicted, rows.argmax(1))
+    assert field._prediction(rows, rows[:, 0], rows[:, 0]).mixture_class is None
+
+
+def test_a_limit_of_novelty_needs_novelties(field):
+    wrong = wrong_of(field, HELD_OUT)
+    field.calibration_ = Calibration(field.uncertainty(HELD_OUT), wrong)
+    assert field.accept_rule(max_risk=0.05).max_novelty is None
+    with pytest.raises(QIPFInputError, match="This calibration set has no novelties"):
+        field.accept_rule(max_risk=0.05, min_novelty_p=0.01)
 
 
 def test_labels_and_errors_make_the_same_rule(field):
