@@ -275,7 +275,7 @@ def test_the_model_s_own_rule_is_the_default(field):
         ({"alpha": "0.1"}, "alpha must lie between 0 and 1, got '0.1'"),
         ({"window": 0}, "window must be an integer from 1 to 1048576, got 0"),
         ({"window": 2.5}, "window must be an integer from 1 to 1048576, got 2.5"),
-        ({"score": "doubt"}, "Unknown score 'doubt'"),
+        ({"score": "doubt"}, "Unknown score 'doubt'. Known: auto,"),
         ({"score": ["novelty"]}, "Unknown score"),
         ({"score": "novelty"}, "This calibration set has no novelties"),
         ({"random_state": -1}, "random_state must be an integer ≥ 0, got -1"),
