@@ -379,3 +379,17 @@ def test_probes_get_the_deviation_of_all_rows_about_their_mean(rows, monkeypatch
         assert spread == pytest.approx(2.0 / sigma)
         np.testing.assert_allclose(deviation.numpy(), expected, rtol=1e-12)
     assert len(seen) == 2
+
+
+def test_hardly_fewer_centres_than_rows_are_not_fitted(monkeypatch):
+    """With fewer than two rows a centre, by their weights: a stream's rows are condensed before."""
+    rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).double()
+    small = coreset(rows, 31)
+    fitted = []
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, target: fitted.append(1) or start)
+    random = np.random.RandomState(0)
+    assert fit_coreset(small, plain(rows), 1.0, random, CPU) is small
+    assert not fitted
+    twice = Coreset(rows, torch.full((60,), 2.0).double())
+    fit_coreset(small, twice, 1.0, random, CPU)
+    assert fitted

@@ -41,6 +41,10 @@ PAIRS = 3 * 2**24
 #: on the k-means centres (results/coresets-dimension.csv).
 LONGEST_FITTED = 16
 
+#: Fewest rows for each centre: with fewer, most clusters are single rows and the fit, which takes
+#: as long as for many rows, was no better on validation.
+ROWS_PER_CENTER = 2
+
 #: Steps of L-BFGS. Agreement at other points hardly improves after that.
 STEPS = 25
 
@@ -80,6 +84,8 @@ def fit_coreset(
     True
     """
     if small.spread == 0.0 or small.centers.shape[1] > LONGEST_FITTED:  # 0: the rows themselves
+        return small
+    if whole.count < ROWS_PER_CENTER * small.centers.shape[0]:
         return small
     shares = whole.weights.cpu() / whole.weights.cpu().sum()
     unit = float(whole.centers.abs().max()) or 1.0  # sums of the largest numbers stay in range
