@@ -240,6 +240,26 @@ def test_without_errors_everything_is_accepted_from_the_first_sample_that_can_ce
         assert (rule.accepted, rule.certified) == ((299, True) if count == 299 else (0, False))
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_ties_are_tested_in_random_order_whatever_order_they_come_in(first, monkeypatch):
+    """Right predictions first would let a sequence pass that a random order ends."""
+    seen = []
+
+    def recorded(errors, *options):
+        seen.append(errors.tolist())
+        return certified_ranks(errors, *options)
+
+    monkeypatch.setattr("qipf.calibration.accept_rule.certified_ranks", recorded)
+    wrong = (np.arange(400) < 40) == first  # 40 errors at one end, or all but 40
+    accept_rule(np.repeat([1.0, 2.0], 200), wrong, 0.05)
+    shuffled = np.random.default_rng(0).permutation(400)
+    ranked = sorted(shuffled.tolist(), key=lambda place: place >= 200)  # ties keep the order
+    by_score = np.concatenate([np.sort(wrong[:200]), np.sort(wrong[200:])])
+    assert seen[0] == by_score[ranked].astype(int).tolist()
+    places = np.flatnonzero(np.array(seen[0][:200]) != seen[0][399])
+    assert 60 < places.mean() < 140
+
+
 def test_tied_predictions_are_accepted_or_rejected_together():
     rng = np.random.default_rng(3)
     uncertainty = rng.integers(0, 6, 2000) / 5

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from qipf.calibration.fixed_sequence import FORGIVEN, certified_ranks, fewest
+from qipf.calibration.fixed_sequence import FORGIVEN, certified_ranks, fewest, tail
 
 
 @pytest.mark.parametrize("max_risk", [0.003, 0.01, 0.2])
@@ -54,3 +54,33 @@ def test_a_higher_confidence_or_a_lower_risk_never_asks_for_fewer_held_out_predi
     rng = np.random.default_rng(seed)
     risks, levels = np.sort(rng.uniform(0.005, 0.5, 2)), np.sort(rng.uniform(0.001, 0.2, 2))
     assert fewest(3, risks[0], levels[0]) >= fewest(3, risks[1], levels[1])
+
+
+def test_the_starts_forgive_what_was_measured_to_keep_most_coverage():
+    """results/accept-designs.csv"""
+    assert FORGIVEN == (1, 4, 16)
+
+
+@pytest.mark.parametrize("errors", range(20))
+def test_early_errors_end_a_sequence_and_its_share(errors):
+    last = fewest(16, 0.1, 0.05 / 3)
+    wrong = (np.arange(last + 10) < errors).astype(int)
+    found = certified_ranks(wrong, 0.1, 0.05)
+    assert found.tolist() == naive_ranks(wrong, 0.1, 0.05, FORGIVEN)
+    assert found[last - 1] == (errors <= 16)
+
+
+def test_after_a_failure_the_next_start_has_its_own_share_alone():
+    """17 errors would pass the third start with the shares of the first two, which failed."""
+    last = fewest(16, 0.1, 0.05 / 3)
+    assert 0.05 / 3 < tail(17, last, 0.1) < 0.05
+    wrong = (np.arange(last) < 17).astype(int)
+    assert not certified_ranks(wrong, 0.1, 0.05).any()
+    late = wrong[::-1].copy()  # the same errors, after two starts that passed
+    assert certified_ranks(late, 0.1, 0.05)[: last - 17].any()
+
+
+def test_a_chance_that_equals_the_level_is_enough():
+    assert float(tail(0, 2, 0.5)) == 0.25
+    found = certified_ranks(np.zeros(4, int), 0.5, 0.25, (0,))
+    assert found.tolist() == [False, True, True, True]

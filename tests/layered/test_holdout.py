@@ -208,6 +208,17 @@ def test_images_are_perturbed_by_every_family_and_tables_by_those_that_fit():
     assert {name.split()[0] for name in table.sets} == {"clean", *perturbations.FOR_ALL}
 
 
+def test_strengths_are_relative_to_the_chance_of_so_many_classes(monkeypatch):
+    chances = []
+    monkeypatch.setattr(
+        holdout, "strengths", lambda accuracy, chance: chances.append(chance) or [0.5]
+    )
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    net = small()
+    tuning_sets(net, held(images, net(images).argmax(1)), (LayerSite("3", "input"),), 3, seed=0)
+    assert chances == [1 / 3] * len(perturbations.FOR_IMAGES)
+
+
 class Embedding(nn.Module):
     """Tokens read by an embedding layer, or as numbers."""
 

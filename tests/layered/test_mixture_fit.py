@@ -165,6 +165,10 @@ def test_many_rows_are_thinned(monkeypatch):
     torch.testing.assert_close(thinned[1], plain[1])
 
 
+def test_every_layer_is_weighted_at_four_widths():
+    assert WIDTHS == (0.5, 0.5**0.5, 1.0, 2**0.5)
+
+
 def test_no_more_posteriors_are_held_than_fit(monkeypatch):
     whole = mixture_weights._tuning_posteriors(FIELDS, TUNING)
     sizes = []

@@ -38,6 +38,16 @@ def test_noisy_copies_move_logits_and_features_together():
     np.testing.assert_allclose(accuracies, wanted, atol=0.12)
 
 
+def test_strengths_are_relative_to_the_chance_of_so_many_classes(monkeypatch):
+    chances = []
+    name = "qipf.layered.predictions.strengths"
+    monkeypatch.setattr(name, lambda accuracy, chance: chances.append(chance) or [])
+    features, logits, labels = TRAIN
+    given, truth = checked_predictions(features, logits), torch.from_numpy(labels)
+    assert noisy_copies(given[:50], truth[:50], given[50:], truth[50:], 0) == {}
+    assert chances == [1 / logits.shape[1]]
+
+
 def test_classes_of_one_example_each_cannot_perturb_others():
     features, logits, labels = TRAIN
     first = [int(np.flatnonzero(labels == label)[0]) for label in range(4)]
