@@ -20,13 +20,12 @@ import numpy as np
 from paper_tables import CONVENTIONS, RIVALS, table
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.metrics.error_detection import roc_auc
+from qipf.metrics.error_detection import TITLES, roc_auc
 from qipf.reporting.charts import histogram_chart
-from qipf.reporting.figures.field import projected_field
+from qipf.reporting.figures.field import run_field
 from qipf.reporting.figures.sine import BANDWIDTHS, ORDERS, SineField, sine_field
 from qipf.reporting.run.results import Run
 from qipf.reporting.run.trained import TrainedNetwork
-from qipf.reporting.tables import TITLES
 
 NETWORK, CORRUPTION, LEVEL = "mnist_lenet", "rotation", 270.0
 
@@ -193,7 +192,7 @@ def field_sentences(trained: TrainedNetwork, kernel: str) -> dict[str, Verdict]:
     areas = at.areas()
     modes = ", ".join(f"{name} {area:.3f}" for name, area in areas.items())
     gain = areas["their mean"] - areas["minus log density"]
-    drawn = projected_field(trained, CORRUPTION, LEVEL, kernel)
+    drawn = run_field(trained, CORRUPTION, LEVEL, kernel)
     edges = np.linspace(drawn.places[0], drawn.places[-1], BARS + 1)
     first, levels = drawn.modes[:, 0], {}
     for name, tested in (("right", drawn.right), ("wrong", drawn.wrong)):

@@ -20,8 +20,9 @@ from statistics import fmean
 
 from qipf.bench.results import Record
 from qipf.bench.suites import CLEAN
+from qipf.metrics.error_detection import TITLES
 from qipf.reporting.run.results import Run
-from qipf.reporting.tables import TITLES, MetricTable, summarise
+from qipf.reporting.tables import MetricTable, summarise
 
 RIVALS = ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
 

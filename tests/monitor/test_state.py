@@ -117,7 +117,7 @@ START = {
 INVALID = {
     "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
     "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
-    "version": ({"format_version": 5}, {}, "a newer qipf wrote it"),
+    "version": ({"format_version": 6}, {}, "a newer qipf wrote it"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "its header is ['abstained'"),
     "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['best'"),
@@ -137,6 +137,11 @@ INVALID = {
     "first window": ({"start": {"ks": 1.0}}, {}, "its first window is ['ks'], not ['abstained'"),
     "first share": ({"start": START | {"ks": 2.0}}, {}, "its first window is {'abstained': 0"),
     "first count": ({"start": START | {"count": 9}}, {}, "its first window counts (0, 9)"),
+    "trail": ({"trail": [0]}, {}, "its trail is [0]"),
+    "trail step": ({"trail": [0, 0]}, {}, "its trail is [0, 0], after 25 predictions"),
+    "trail start": ({"trail": [26, 1]}, {}, "its trail is [26, 1], after 25 predictions"),
+    "trail length": ({}, {"trail": np.zeros(24)}, "its array 'trail' is float64 of shape (24,)"),
+    "trail value": ({}, {"trail": np.full(25, np.inf)}, "its trail holds NaN or inf"),
     "quiet alarm": ({"alarm": [4, 3]}, {}, "its alarm does not agree with its evidence"),
     "fractions": ({}, {"counts": np.full(401, 25 / 401)}, "its counts do not add up"),
     "nan counts": ({}, {"counts": np.full(401, np.nan)}, "its counts do not add up"),
@@ -206,8 +211,10 @@ def test_a_failed_save_leaves_the_file_before_it(path, calibration, monkeypatch)
 
 def close(found, expected):
     """Counts and words are the same; the last digits of numbers may be another machine's."""
-    # verdicts before version 3 say nothing about the first window, nor before 4 what was tested
-    assert found.keys() - {"start", "score"} == expected.keys() - {"start", "score"}
+    # verdicts before version 3 say nothing about the first window, before 4 not what was tested,
+    # and before 5 not how many inputs were novel
+    new = {"start", "score", "novel"}
+    assert found.keys() - new == expected.keys() - new
     for name, value in expected.items():
         if isinstance(value, dict):
             close(found[name], value)
@@ -229,3 +236,7 @@ def test_stored_states_stay_loadable(path):
     assert told["verdict"]["alarm"]
     more = np.atleast_2d(told["more"])  # two rows since version 4
     close(monitor.update_scores(*more).as_dict(), told["verdict_after_more"])
+    trail = monitor._state.martingale.trail
+    assert trail.start == (0 if version > 4 else told["verdict"]["seen"])
+    assert trail.seen[-1] == monitor.seen
+    assert trail.values[-1] == monitor.verdict().log_evidence

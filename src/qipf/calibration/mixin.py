@@ -14,6 +14,8 @@ from qipf.calibration.detection import (
     warn_if_worse,
     warn_of_labels,
 )
+from qipf.calibration.outcomes import Outcomes
+from qipf.calibration.plotting import PlotMixin
 from qipf.calibration.snapshots import Snapshots
 from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from qipf.errors import QIPFInputError
@@ -43,12 +45,12 @@ class Prediction:
     mixture_class: Any = None  # (n,) most probable class of the layers' mixture, likewise
 
 
-class CalibrationMixin(Snapshots):
+class CalibrationMixin(PlotMixin, Snapshots):
     """Decisions of a fitted model, from the scores of a calibration set.
 
     A model defines `uncertainty`, `novelty`, `both_scores`, `_require_fitted`, `facts` (lines of
     the summary), `state` (header and arrays of its file) and `from_state`, and calls
-    `_set_calibration` with the scores of held-out predictions.
+    `_set_calibration` with the outcomes of held-out predictions.
 
     Attributes
     ----------
@@ -107,14 +109,11 @@ class CalibrationMixin(Snapshots):
         )
         return self.rule_
 
-    def _set_calibration(
-        self,
-        scores: tuple[Tensor, Tensor],  # uncertainty and novelty
-        wrong: Tensor | None,
-        logits: Tensor | None,
-    ) -> None:
-        uncertainty, novelty = scores
-        calibration = Calibration(uncertainty, wrong, self.score_origin(), novelty)
+    def _set_calibration(self, found: Outcomes) -> None:
+        self._refuse_training_rows(found.rows)
+        uncertainty, wrong = found.uncertainty, found.wrong
+        logits = found.rows if found.are_logits else None
+        calibration = Calibration(uncertainty, wrong, self.score_origin(), found.novelty)
         detection = None if wrong is None else error_detection(uncertainty, wrong, logits)
         with self._decisions()._changed() as model:
             model.calibration_, model.detection_ = calibration, detection

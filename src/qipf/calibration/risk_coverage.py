@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from qipf.metrics.error_detection import ranked
+from qipf.plots.risk_coverage import draw_risk_coverage
 from qipf.validation.scores import checked_share
 
 
@@ -26,6 +27,19 @@ class RiskCoverage:
     low: NDArray[np.float64]  # (G,)
     high: NDArray[np.float64]  # (G,)
     confidence: float
+
+    def plot(self, ax: Any = None, *, name: str = "uncertainty", **style: Any) -> Any:
+        """Draw the curve with its band; needs matplotlib.
+
+        Parameters
+        ----------
+        ax : matplotlib axes to draw on; by default those of a new figure.
+        name : name of the curve in the legend.
+        style : further arguments of matplotlib's `plot` for the curve.
+
+        Returns the axes.
+        """
+        return draw_risk_coverage(self, ax, name, **style)
 
 
 def risk_coverage(

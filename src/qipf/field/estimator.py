@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, OutlierMixin, clone
 from torch import Tensor
 
 from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
@@ -30,8 +31,15 @@ from qipf.field.parameters import (
 from qipf.field.reservoir import TrainingRows
 from qipf.field.state import field_state, require_plain_seed, restore_field
 from qipf.io.container import Arrays
+from qipf.plots.field import ProjectedField, draw_density, draw_modes, projected_field
 from qipf.validation.arrays import checked_rows
-from qipf.validation.labels import LabelValueError, are_probabilities, class_logits, errors_from
+from qipf.validation.labels import (
+    LabelValueError,
+    are_probabilities,
+    checked_labels,
+    class_logits,
+    errors_from,
+)
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import require_positive_integer
 
@@ -302,14 +310,43 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         y : (n,) true classes 0..d-1, for `accept_rule` and accuracy estimates.
         wrong : (n,) booleans, true where the model erred: instead of `y`, when `X` is not logits.
         """
+        self._set_calibration(self._outcomes(X, y, wrong=wrong))
+        return self
+
+    def _outcomes(self, X: Any, y: Any = None, *, wrong: Any = None) -> Outcomes:
         rows = self._checked(X)
         try:
             errors = errors_from(rows, y, wrong)
         except LabelValueError as error:
             raise QIPFInputError(f"{error} Pass wrong= if X is not logits.") from error
-        self._refuse_training_rows(rows)
-        self._set_calibration(self._both(rows), errors, rows if wrong is None else None)
-        return self
+        labels = None if y is None else checked_labels(y, len(rows), None, "y")
+        return Outcomes(rows, *self._both(rows), errors, labels, are_logits=wrong is None)
+
+    # ------------------------------------------------------------------ plots
+
+    def plot_field(self, X: Any = None, y: Any = None, *, wrong: Any = None, ax: Any = None) -> Any:
+        """Draw the density of the field along the first principal axis of its centres.
+
+        Predictions `X` are drawn as histograms, right and wrong ones apart if `y` or `wrong` is
+        given as in `calibrate`. The field that is drawn is one-dimensional, over the projected
+        centres, with Silverman's bandwidth (`qipf.plots.field`). It needs matplotlib.
+
+        `ax` are matplotlib axes to draw on; by default those of a new figure. Returns the axes.
+        """
+        return draw_density(self._projected(X, y, wrong), ax)
+
+    def plot_modes(self, *, ax: Any = None) -> Any:
+        """Draw the modes and their mean along the first principal axis; see `plot_field`."""
+        return draw_modes(self._projected(), ax)
+
+    def _projected(self, X: Any = None, y: Any = None, wrong: Any = None) -> ProjectedField:
+        self._require_fitted()
+        if X is None:
+            return projected_field(self, normalization=self.normalization)
+        rows = self._checked(X)
+        errors = errors_from(rows, y, wrong)
+        flags = None if errors is None else errors.cpu().numpy()
+        return projected_field(self, rows.double().cpu().numpy(), flags, self.normalization)
 
     # ------------------------------------------------------------------ files
 

@@ -74,6 +74,8 @@ class LayeredModel(CalibrationMixin):
     error_model_: ErrorModel
     novelty_model_: NoveltyModel
 
+    drawn_as = "qipf_plus"
+
     layers: Any
     max_centers: int
     reduction: str

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import Prediction, prediction_as
+from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError
@@ -33,7 +34,7 @@ from qipf.layered.predictions import (
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.validation.arrays import as_given, blank, refuse_missing
-from qipf.validation.labels import checked_labels, class_logits, errors_of
+from qipf.validation.labels import checked_labels, class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError
 from qipf.validation.parameters import propagates, require_positive_integer
 
@@ -286,15 +287,20 @@ class FeatureQIPF(LayeredModel):
         With labels for `accept_rule` and accuracy estimates. The data must not have been used to
         train the classifier or to fit the model.
         """
+        self._set_calibration(self._outcomes(features, logits, labels))
+        return self
+
+    def _outcomes(self, features: Features, logits: Any, labels: Any = None) -> Outcomes:
         given = self._checked(features, logits)
         refuse_missing(given.missing, "logits or features")
         if not len(given):
             raise QIPFInputError("There are no predictions: calibrate needs at least one.")
-        wrong = None if labels is None else errors_of(given.logits, labels, "labels").cpu()
-        self._refuse_training_rows(class_logits(given.logits))
+        rows, truth, wrong = given.logits.cpu(), None, None
+        if labels is not None:
+            truth = checked_labels(labels, len(rows), rows.shape[1], "labels").cpu()
+            wrong = rows.argmax(1) != truth
         uncertainty, novelty = self._both(given)
-        self._set_calibration((uncertainty.cpu(), novelty.cpu()), wrong, given.logits.cpu())
-        return self
+        return Outcomes(rows, uncertainty.cpu(), novelty.cpu(), wrong, truth)
 
     def _both(self, given: Predictions) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         found = self._row_scores(given.logits, given.rows)

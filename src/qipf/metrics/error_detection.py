@@ -7,7 +7,7 @@ wrong predictions at each. The result does not depend on the order of tied rows.
 ====================  ======  =========================  =======================  ==="""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,6 +90,18 @@ HIGHER_IS_BETTER: dict[str, bool] = {
     "augrc": False,
     "naurc": False,
     "fpr95": False,
+}
+
+#: Names of the metrics in tables and figures.
+TITLES = {
+    "roc_auc": "ROC-AUC",
+    "pr_auc": "PR-AUC",
+    "pr_auc_trapezoid": "PR-AUC by trapezoids",
+    "point_biserial": "Point-biserial correlation",
+    "aurc": "AURC",
+    "augrc": "AUGRC",
+    "naurc": "normalised AURC",
+    "fpr95": "FPR at 95 % TPR",
 }
 
 
@@ -260,6 +272,17 @@ def evaluate(
     ranking = ranked(uncertainty, wrong)
     accuracy = int(ranking.right.sum()) / int(ranking.accepted[-1])
     return {"accuracy": accuracy} | {name: of(ranking) for name, of in _FORMULAS.items()}
+
+
+def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
+    """The metric of a random score at these error rates.
+
+    >>> chance("roc_auc", [0.1, 0.3]), chance("aurc", [0.1, 0.3])
+    ([0.5, 0.5], [0.1, 0.3])
+    """
+    constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95, "naurc": 1.0}.get(metric)
+    factor = 0.5 if metric == "augrc" else 1.0
+    return [factor * rate if constant is None else constant for rate in error_rate]
 
 
 def bootstrap(

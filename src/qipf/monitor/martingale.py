@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from qipf.monitor.trail import Trail
+
 #: Beta densities of the alternatives. Mass at p = 0 (high uncertainty), from steep to flat:
 _HIGH = ((0.1, 1.0), (0.4, 1.0), (0.75, 1.0), (1.0, 1.4), (1.0, 3.0))
 #: mass at p = 1 (low uncertainty), at both ends, in the middle.
@@ -55,6 +57,7 @@ class Martingale:
     ----------
     count : number of p-values so far.
     log_evidence, peak : :math:`\log M_t`, and its maximum so far.
+    trail : :math:`\log M_t` at evenly spaced predictions.
     """
 
     def __init__(self) -> None:
@@ -66,6 +69,7 @@ class Martingale:
         self.best_start = np.zeros(m, np.int64)
         self.log_evidence = 0.0
         self.peak = 0.0
+        self.trail = Trail()
 
     def add(
         self,
@@ -90,6 +94,7 @@ class Martingale:
         crossing = self._crossing(level, evidence, gains, starts)
         self.best, self.best_start = self._best(starts)
         self.gains, self.stakes = gains[-1].copy(), stakes[-1].copy()
+        self.trail = self.trail.added(evidence, self.count)
         self.count += n
         self.log_evidence = float(evidence[-1])
         self.peak = max(self.peak, float(evidence.max()))

@@ -24,6 +24,7 @@ from qipf.monitor.martingale import Martingale
 from qipf.monitor.online_p_values import OnlinePValues
 from qipf.monitor.state import State, read_state, restored_state, write_state
 from qipf.monitor.two_sample import WindowStatistics, window_statistics
+from qipf.plots.evidence import draw_evidence
 from qipf.validation.arrays import NonFiniteRowsError
 from qipf.validation.parameters import is_integer
 from qipf.validation.scores import checked_scores, checked_share, real_numbers
@@ -273,6 +274,29 @@ class ShiftMonitor:
             accuracy=accuracy,
             score=self.score,
         )
+
+    def plot(self, ax: Any = None, **style: Any) -> Any:
+        """Draw the evidence of a shift over the stream, the alarm and the change point.
+
+        The evidence is kept at 512 evenly spaced predictions at most. It needs matplotlib.
+
+        Parameters
+        ----------
+        ax : matplotlib axes to draw on; by default those of a new figure.
+        style : further arguments of matplotlib's `plot` for the line.
+
+        Returns the axes.
+        """
+        state = self._state
+        martingale, trail = state.martingale, state.martingale.trail
+        seen, evidence = trail.seen, trail.values
+        if not trail.start:
+            seen, evidence = np.append(0, seen), np.append(0.0, evidence)  # one unit at the start
+        if martingale.count > seen[-1:].sum():
+            seen = np.append(seen, martingale.count)
+            evidence = np.append(evidence, martingale.log_evidence)
+        alarm = None if state.alarm is None else (state.alarm.at, state.alarm.change_point)
+        return draw_evidence(seen, evidence, self.alpha, alarm, ax, **style)
 
     def _abstained(
         self, uncertainty: NDArray[np.float64], novelty: NDArray[np.float64] | None

@@ -3,8 +3,8 @@
 The file is a safetensors container (`qipf.io.container`) of the kind ``monitor``. Its header holds
 the monitor's parameters, counts, alarm and notes, and under ``reference`` the digest of the model
 and its calibration. Its arrays are the counts per bin (``counts``), the martingale (``gains``,
-``stakes``, ``best``, ``best_start``, ``evidence``), and the window: its scores (``recent``),
-uncertainties (``uncertainty``) and which of them were abstained from (``refused``).
+``stakes``, ``best``, ``best_start``, ``evidence``, ``trail``), and the window: its scores
+(``recent``), uncertainties (``uncertainty``) and which of them were abstained from (``refused``).
 Everything is checked before it is used.
 """
 
@@ -25,11 +25,12 @@ from qipf.io.container import Arrays, encode, read_file
 from qipf.io.schema import KINDS, refuse, require, require_keys, require_version
 from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
 from qipf.monitor.online_p_values import OnlinePValues
+from qipf.monitor.trail import MOST, Trail
 from qipf.monitor.two_sample import WindowStatistics
 
 #: Version that is written; states of version 2 have no `start`, and up to version 3 the score was
-#: the uncertainty.
-FORMAT_VERSION = 4
+#: the uncertainty; up to version 4 there was no trail.
+FORMAT_VERSION = 5
 
 _KEYS = {
     "format_version",
@@ -45,8 +46,9 @@ _KEYS = {
     "alarm",
     "start",
     "notes",
+    "trail",
 }
-_MARTINGALE = ("gains", "stakes", "best", "best_start", "evidence")
+_MARTINGALE = ("gains", "stakes", "best", "best_start", "evidence", "trail")
 _ARRAYS = {"counts", *_MARTINGALE, "recent", "uncertainty", "refused"}
 
 
@@ -79,6 +81,7 @@ def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -
         "abstained": state.abstained,
         "alarm": None if alarm is None else [alarm.at, alarm.change_point],
         "start": None if state.start is None else asdict(state.start),
+        "trail": [martingale.trail.start, martingale.trail.step],
     }
     arrays: Arrays = {
         "counts": state.p_values.counts.astype(np.float64),  # integers below 2⁵³: exact
@@ -87,6 +90,7 @@ def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -
         "best": martingale.best,
         "best_start": martingale.best_start.astype(np.float64),
         "evidence": np.array([martingale.log_evidence, martingale.peak]),
+        "trail": martingale.trail.values,
         "recent": state.recent,
         "uncertainty": state.uncertainty,
         "refused": state.abstained_recent.astype(np.float64),
@@ -111,6 +115,9 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
     old = header["format_version"] <= 3
     if old:
         header = {**header, "score": "uncertainty"}
+    if header["format_version"] <= 4:
+        header = {**header, "trail": [header.get("seen"), 1]}
+        arrays = {**arrays, "trail": np.empty(0)}
     require_keys(name, "header", header, _KEYS)
     require(header["score"] in SCORES, name, "score", header["score"])
     expected = _ARRAYS - {"uncertainty"} if old else _ARRAYS
@@ -146,6 +153,7 @@ def restored_state(
     if not valid or not flags[~np.isfinite(uncertainty)].all():
         refuse(path, "the abstained predictions of its window are impossible")
     martingale = _martingale(path, arrays, seen)
+    martingale.trail = _trail(path, header["trail"], arrays, seen)
     alarm = _alarm(path, header["alarm"], seen)
     if (alarm is not None) != (martingale.peak >= -math.log(header["alpha"])):
         refuse(path, "its alarm does not agree with its evidence")
@@ -172,6 +180,18 @@ def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:
     martingale.best_start = start.astype(np.int64)
     martingale.log_evidence, martingale.peak = map(float, evidence)
     return martingale
+
+
+def _trail(path: str, trail: Any, arrays: Arrays, seen: int) -> Trail:
+    if not isinstance(trail, list) or len(trail) != 2 or not all(map(_is_count, trail)):
+        refuse(path, f"its trail is {trail!r:.80}")
+    start, step = trail
+    if not step > 0 or not start <= seen or (seen - start) // step > MOST:
+        refuse(path, f"its trail is {trail!r:.80}, after {seen} predictions")
+    values = _array(path, arrays, "trail", (seen - start) // step)
+    if not np.isfinite(values).all():
+        refuse(path, "its trail holds NaN or inf")
+    return Trail(start, step, values)
 
 
 def _alarm(path: str, alarm: Any, seen: int) -> Crossing | None:

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin, Prediction
 from qipf.calibration.one_per_input import one_per_input
+from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
@@ -170,9 +171,16 @@ class NetworkModel(CalibrationMixin, ABC):
         predictions (pixels, labels) one is drawn at random, because predictions of one input
         depend on each other.
         """
+        self._set_calibration(self._outcomes(loader))
+        return self
+
+    def _outcomes_of(self, data: Any) -> Outcomes:
+        return self._outcomes(data)
+
+    def _outcomes(self, loader: Iterable[Any]) -> Outcomes:
         self._require_fitted()
         unchanged(self.net, self.fitted_with)
-        logits, scores, novelties, errors = [], [], [], []
+        logits, scores, novelties, truth = [], [], [], []
         seen = 0
         with torch.no_grad():
             for batch in batches(loader, self.net, "calibrate", "reading predictions"):
@@ -192,14 +200,12 @@ class NetworkModel(CalibrationMixin, ABC):
                 scores.append(uncertainty.flatten()[index].cpu())
                 novelties.append(found.novelty.flatten()[index].cpu())
                 if labels is not None:
-                    errors.append((rows[index].argmax(1) != labels[index]).cpu())
+                    truth.append(labels[index].cpu())
         if not scores or not sum(map(len, scores)):
             raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
-        outputs = torch.cat(logits)
-        self._refuse_training_rows(outputs)
-        both = torch.cat(scores), torch.cat(novelties)
-        self._set_calibration(both, torch.cat(errors) if errors else None, outputs)
-        return self
+        outputs, labels = torch.cat(logits), torch.cat(truth) if truth else None
+        wrong = None if labels is None else outputs.argmax(1) != labels
+        return Outcomes(outputs, torch.cat(scores), torch.cat(novelties), wrong, labels)
 
     def export_onnx(
         self,

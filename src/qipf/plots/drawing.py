@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qipf.errors import QIPFError
+from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.plots.style import MARKERS, Look
 
@@ -26,6 +26,22 @@ STYLE = {
     "lines.linewidth": 1.6,
     "svg.fonttype": "none",
 }
+
+
+def axes_of(ax: Any = None) -> Any:
+    """The given axes, or those of a new figure."""
+    if ax is None:
+        matplotlib = _matplotlib()
+        from matplotlib import pyplot
+
+        with matplotlib.rc_context(STYLE):
+            return pyplot.subplots(figsize=(6.4, 4.2), layout="constrained")[1]
+    if not hasattr(ax, "fill_between"):
+        raise QIPFInputError(
+            f"ax must be the axes of one matplotlib plot, got {type(ax).__name__}. Of "
+            "plt.subplots(1, 2) pass one of the axes."
+        )
+    return ax
 
 
 def graded(share: float) -> Any:
@@ -61,6 +77,13 @@ def line_style(look: Look, markers: bool = True) -> dict[str, Any]:
         face = "white" if look.hollow else look.color
         style |= {"marker": MARKERS[look.marker], "markersize": 4.5, "markerfacecolor": face}
     return style
+
+
+def percent_axis(axis: Any) -> None:
+    """Show the shares of an axis in percent."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def draw_bars(axis: Any, heights: Any, edges: Any, look: Look, label: str) -> None:

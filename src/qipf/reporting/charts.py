@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from qipf.metrics.error_detection import ranked
+from qipf.plots.risk_coverage import best_possible
 from qipf.plots.style import BEST, CHANCE, RIGHT, WRONG, Look, look_of
 
 #: Points of a risk-coverage curve.
@@ -145,7 +146,7 @@ def risk_coverage_chart(
         kept = np.ceil(coverage * len(risk) - 1e-9).astype(int)
         series.append(Series(name, coverage, risk[kept - 1]))
     rate = float(np.mean(np.asarray(wrong, np.float64)))
-    perfect = np.maximum(0.0, 1 - (1 - rate) / coverage)  # every right prediction is kept first
+    perfect = best_possible(coverage, rate)
     series.append(Series("chance", coverage, np.full(CURVE_POINTS, rate), CHANCE, fixed=True))
     series.append(Series("best possible", coverage, perfect, BEST, fixed=True))
     x = Axis("coverage: share of predictions kept", 0, 1)

@@ -17,24 +17,12 @@ from qipf.bench.methods import METHODS
 from qipf.bench.results import NEAREST, Record, reported, reported_accuracy
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS, PAPER_METHODS
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.metrics.error_detection import HIGHER_IS_BETTER
+from qipf.metrics.error_detection import HIGHER_IS_BETTER, TITLES
 from qipf.plots.style import MISSING
 from qipf.reporting.page import render_text
 
 #: The metrics of the paper's two tables.
 PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
-
-#: Names of the metrics in tables and figures.
-TITLES = {
-    "roc_auc": "ROC-AUC",
-    "pr_auc": "PR-AUC",
-    "pr_auc_trapezoid": "PR-AUC by trapezoids",
-    "point_biserial": "Point-biserial correlation",
-    "aurc": "AURC",
-    "augrc": "AUGRC",
-    "naurc": "normalised AURC",
-    "fpr95": "FPR at 95 % TPR",
-}
 
 #: The same with their direction.
 METRIC_TITLES = {

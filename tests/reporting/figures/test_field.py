@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qipf import QIPFError
-from qipf.reporting.figures.field import draw_field, projected_field
+from qipf.reporting.figures.field import draw_field, run_field
 from qipf.reporting.run.results import Run
 from qipf.reporting.run.trained import TrainedNetwork
 from tests.reporting.figures.svg import texts
@@ -21,7 +21,7 @@ def test_the_figure_names_the_projection(tiny_run, tmp_path):
 def test_the_projected_field_has_all_test_predictions(tiny_run):
     run = Run(tiny_run)
     trained = TrainedNetwork(run, "tiny_mlp")
-    field = projected_field(trained, "rotation", 30.0)
+    field = run_field(trained, "rotation", 30.0)
     wrong = run.scores("tiny_mlp", "rotation")[30.0][1]
     assert (len(field.right), len(field.wrong)) == ((~wrong).sum(), wrong.sum())
     assert field.density.max() == 1

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from qipf import QIPFError
-from qipf.metrics.error_detection import evaluate
-from qipf.reporting.run.results import Run, chance
+from qipf.metrics.error_detection import chance, evaluate
+from qipf.reporting.run.results import Run
 
 
 def record(**changes):

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.metrics.error_detection import TITLES
 from qipf.plots.drawing import DPI, drawing, line_style, shared_legend
 from qipf.plots.style import look_of
 from qipf.reporting.charts import Chart
 from qipf.reporting.run.charts import severity_chart
 from qipf.reporting.run.results import Run
-from qipf.reporting.tables import PAPER_METRICS, TITLES, summarise
+from qipf.reporting.tables import PAPER_METRICS, summarise
 
 
 def draw_severity(

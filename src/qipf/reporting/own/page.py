@@ -11,7 +11,7 @@ from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
 from qipf.io.logits.columns import AUTO
-from qipf.metrics.error_detection import HIGHER_IS_BETTER, bootstrap
+from qipf.metrics.error_detection import HIGHER_IS_BETTER, TITLES, bootstrap
 from qipf.plots.style import RIGHT, WRONG
 from qipf.reporting.charts import (
     Charts,
@@ -22,7 +22,6 @@ from qipf.reporting.charts import (
 )
 from qipf.reporting.own.study import DEFAULT_RISK, FLAGGED, METHODS, Study, require_width, study
 from qipf.reporting.page import Section, checked_page, page_html, render, write_page
-from qipf.reporting.tables import TITLES
 from qipf.scoring.fitting import fit_table, labels_for, read_held_out
 from qipf.storage.save_load import load_field_and_layer
 from qipf.validation.scores import checked_share

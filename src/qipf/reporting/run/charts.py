@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 from qipf.bench.suites import CLEAN
+from qipf.metrics.error_detection import TITLES, chance
 from qipf.plots.style import CHANCE, RIGHT
 from qipf.reporting.charts import Axis, Chart, Mark, Series
 from qipf.reporting.run.decisions import ESTIMATED, AccuracyComparison, Timeline
-from qipf.reporting.run.results import UNITS, Run, chance, identity_of, severity_axis, unit_of
-from qipf.reporting.tables import TITLES
+from qipf.reporting.run.results import UNITS, Run, identity_of, severity_axis, unit_of
 
 #: Upper end of the drawn evidence, as a power of ten.
 MOST_EVIDENCE = 20

@@ -237,12 +237,5 @@ class Run:
         return found
 
 
-def chance(metric: str, error_rate: Iterable[float]) -> list[float]:
-    """The metric of a random score at these error rates."""
-    constant = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95, "naurc": 1.0}.get(metric)
-    factor = 0.5 if metric == "augrc" else 1.0
-    return [factor * rate if constant is None else constant for rate in error_rate]
-
-
 def _folder(given: Path | str) -> Path:
     return Path(given) if Path(given).is_dir() else Path(given).parent

@@ -6,11 +6,12 @@ from markupsafe import Markup
 
 from qipf.bench.methods import ONE_PASS, base_name
 from qipf.bench.suites import CLEAN, PAPER_METHODS, SUITES
+from qipf.metrics.error_detection import TITLES
 from qipf.reporting.charts import Axis, Chart, Charts, Series, chart_spec, risk_coverage_chart
 from qipf.reporting.page import render
 from qipf.reporting.run.charts import severity_chart
 from qipf.reporting.run.results import Run, condition_text
-from qipf.reporting.tables import METRIC_TITLES, PAPER_METRICS, TITLES, Summary, summarise
+from qipf.reporting.tables import METRIC_TITLES, PAPER_METRICS, Summary, summarise
 
 #: Methods whose curves are visible at first.
 SHOWN_FIRST = ("qipf", "mc_dropout", "svi", "ensemble", "entropy", "energy", "ensemble_entropy")
