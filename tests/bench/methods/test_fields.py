@@ -132,3 +132,21 @@ def test_bytes_and_floats_are_the_same_image(small, digits, network):
     images = digits.test_images[:50]
     as_bytes = method.score(Batch.of(network, images))
     torch.testing.assert_close(as_bytes, method.score(Batch.of(network, images / 255)))
+
+
+def test_options_and_seed_reach_the_model_of_the_layers(clean, monkeypatch):
+    made = []
+
+    class Recorded:
+        def __init__(self, network, **options):
+            made.append((network, options))
+
+        def fit(self, batches):
+            return self
+
+    monkeypatch.setattr("qipf.bench.methods.fields.LayeredQIPF", Recorded)
+    other = CleanData(clean.network, clean.images, clean.labels, seed=7)
+    create("qipf_plus", max_centers=50, max_tuning=30).fit(other)
+    ((network, options),) = made
+    assert network is clean.network
+    assert (options["random_state"], options["max_centers"], options["max_tuning"]) == (7, 50, 30)
