@@ -4,7 +4,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
-.PHONY: demo test quick check clean
+.PHONY: demo test quick check mutants clean
 
 ## demo: a small network on digits: turned step by step, then the whole benchmark and its page
 demo: $(READY)
@@ -20,6 +20,10 @@ test: $(READY) check
 ## quick: the tests that take a minute in all: no Ray, browser, Triton interpreter or simulations
 quick: $(READY)
 	$(VENV)/bin/python -m pytest -n auto -m "not slow" --ignore tests/ray --ignore tests/browser
+
+## mutants: single changes of the scientific core that the tests must notice (about 25 CPU minutes)
+mutants: $(READY)
+	$(VENV)/bin/python tools/mutants
 
 check: $(READY)
 	$(VENV)/bin/ruff check .
