@@ -71,3 +71,13 @@ class Endless:
 def test_what_has_no_length_is_iterated_too(watched, monkeypatch, terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert list(progress.progress(Endless(), "letters")) == ["a", "b"]
+
+
+def test_lines_of_nested_work_hold_no_control_characters(watched, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    monkeypatch.setattr(progress, "LINE_DELAY", 0.0)
+    for _ in progress.progress([1, 2], "outer"):
+        list(progress.progress([1, 2], "inner"))
+    lines = capsys.readouterr().err.splitlines()
+    assert {line.split(":")[0] for line in lines} == {"outer", "inner"}
+    assert all(line.isprintable() for line in lines)

@@ -45,7 +45,7 @@ class _Lines:
     """A file that keeps what tqdm writes over itself as lines, on standard error."""
 
     def write(self, text: str) -> None:
-        line = text.strip("\r\n ")
+        line = text.replace("\x1b[A", "").strip("\r\n ")  # up, from the line of an inner bar
         if line:
             sys.stderr.write(line + "\n")
 
