@@ -78,6 +78,7 @@ def test_large_finite_numbers_are_not_taken_for_infinite(field):
             {"bandwidth": "scott"},
             "Unknown bandwidth 'scott'. Known: cv, silverman; or give a positive number.",
         ),
+        ({"nan_policy": "omit"}, "Unknown nan_policy 'omit'. Known: propagate, raise."),
         ({"softening": -0.1}, "softening must be a number from 0 to 1e+100, got -0.1."),
         ({"orders": (0, 1)}, "orders must be integers of at least 1"),
         ({"orders": (1.5,)}, "orders must be integers of at least 1"),
