@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qipf.calibration.accuracy import AccuracyEstimator as AccuracyEstimator
     from qipf.calibration.accuracy import estimate_accuracy as estimate_accuracy
     from qipf.calibration.conformal import Calibration as Calibration
-    from qipf.calibration.mixin import Prediction as Prediction
+    from qipf.calibration.prediction import Prediction as Prediction
     from qipf.calibration.risk_coverage import RiskCoverage as RiskCoverage
     from qipf.calibration.risk_coverage import risk_coverage as risk_coverage
     from qipf.field.coreset import coreset as coreset
@@ -36,7 +36,7 @@ _MODULES = {
     "qipf.calibration.accept_rule": ("AcceptRule", "accept_rule"),
     "qipf.calibration.accuracy": ("AccuracyEstimate", "AccuracyEstimator", "estimate_accuracy"),
     "qipf.calibration.conformal": ("Calibration",),
-    "qipf.calibration.mixin": ("Prediction",),
+    "qipf.calibration.prediction": ("Prediction",),
     "qipf.calibration.risk_coverage": ("RiskCoverage", "risk_coverage"),
     "qipf.field.coreset": ("coreset",),
     "qipf.field.estimator": ("QIPF",),

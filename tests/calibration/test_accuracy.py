@@ -10,7 +10,7 @@ from scipy.stats import binom, norm
 from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
 from qipf.calibration.accuracy import METHODS as ALL_METHODS
 from qipf.calibration.conformal import Calibration
-from qipf.calibration.mixin import Prediction
+from qipf.calibration.prediction import Prediction
 
 METHODS = ALL_METHODS[:2]  # those of uncertainties of any kind
 

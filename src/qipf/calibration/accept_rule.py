@@ -15,6 +15,7 @@ from torch import Tensor
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
 from qipf.calibration.quantization import below, highest, rounded
 from qipf.calibration.risk_coverage import upper_bound
+from qipf.display import Shown, percent
 from qipf.errors import QIPFInputError, warn
 from qipf.validation.scores import checked_outcomes, checked_scores, checked_share, finite_scores
 
@@ -39,7 +40,7 @@ class Tally(NamedTuple):
     unusable: int  # uncertainty NaN or infinite
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AcceptRule:
     """Accept predictions up to a threshold of uncertainty, abstain from the others.
 
@@ -151,6 +152,18 @@ class AcceptRule:
     def __str__(self) -> str:
         return "\n".join([self._action(), *self._grounds(), *[_SHIFT][: self.accepted]])
 
+    def __repr__(self) -> str:
+        limit = "" if self.max_novelty is None else f", max_novelty={self.max_novelty:.6g}"
+        bound = "nothing certified"
+        if self.certified:
+            sure = f"with {percent(self.confidence)} confidence"
+            bound = f"at most {percent(self.risk_bound)} wrong {sure}"
+        accepted = f"{percent(self.coverage)} of {self.held_out:,} accepted"
+        return f"AcceptRule(threshold={self.threshold:.6g}{limit}: {accepted}, {bound})"
+
+    def _repr_html_(self) -> str:
+        return Shown("AcceptRule", {"rule": str(self)}).html()
+
     def _action(self) -> str:
         if self.accepted == 0:
             return "No threshold can be certified: abstain from all predictions."
@@ -162,21 +175,21 @@ class AcceptRule:
         return f"Accept predictions with {limit}."
 
     def _grounds(self) -> list[str]:
-        sure = f"With {_percent(self.confidence)} confidence"
+        sure = f"With {percent(self.confidence)} confidence"
         if self.max_risk is not None and not self.certified:
             return [
-                f"Requested: at most {_percent(self.max_risk)} wrong among the accepted, "
-                f"with {_percent(self.confidence)} confidence.",
+                f"Requested: at most {percent(self.max_risk)} wrong among the accepted, "
+                f"with {percent(self.confidence)} confidence.",
                 self._remedy(self.max_risk),
             ]
-        wrong = f"at most {_percent(self.risk_bound)} of the accepted predictions are wrong"
+        wrong = f"at most {percent(self.risk_bound)} of the accepted predictions are wrong"
         if self.min_coverage is not None:
-            wrong = f"at least {_percent(self.min_coverage)} are accepted, and {wrong}"
+            wrong = f"at least {percent(self.min_coverage)} are accepted, and {wrong}"
         return [
             f"{sure}, {wrong}.",
             f"Made from {self.held_out:,} held-out predictions: {self.accepted:,} of them "
-            f"({_percent(self.coverage)}) are accepted; wrong among these: {self.errors:,} "
-            f"({_percent(self.risk)}).",
+            f"({percent(self.coverage)}) are accepted; wrong among these: {self.errors:,} "
+            f"({percent(self.risk)}).",
         ]
 
     def _remedy(self, max_risk: float) -> str:
@@ -230,10 +243,6 @@ def _check_rule(rule: AcceptRule) -> None:
 
 def _reject(rule: AcceptRule, name: str, expected: str) -> None:
     raise QIPFInputError(f"An accept rule's {name} {expected}, got {getattr(rule, name)!r}.")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"
 
 
 def accept_rule(

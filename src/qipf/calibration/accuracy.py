@@ -11,6 +11,7 @@ from scipy.special import expit, ndtri
 from sklearn.isotonic import isotonic_regression
 
 from qipf.calibration.conformal import Calibration, calibration_of
+from qipf.display import Shown, percent
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_scores, checked_share
 
@@ -25,7 +26,7 @@ NOVEL, RELIABLE = 0.05, 0.15
 LARGEST = 20.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AccuracyEstimate:
     """Estimated accuracy of a window of predictions, with an interval.
 
@@ -43,6 +44,21 @@ class AccuracyEstimate:
     held_out: int  # labelled predictions that the estimate rests on
     #: Share of the window that is more novel than 95 % of the held-out inputs; None if unknown.
     novel: float | None = None
+
+    def __str__(self) -> str:
+        novel = "" if self.novel is None else f"; {percent(self.novel)} of them novel"
+        return (
+            f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
+            f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
+            f"ones{novel}"
+            + (", so the estimate is probably too high" if self.reliable is False else "")
+        )
+
+    def __repr__(self) -> str:
+        return f"AccuracyEstimate({self})"
+
+    def _repr_html_(self) -> str:
+        return Shown("AccuracyEstimate", {"accuracy": str(self)}).html()
 
     @property
     def reliable(self) -> bool | None:

@@ -1,6 +1,6 @@
 """The verbs that every model shares once it is fitted: calibrate, decide, describe, save."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,33 +16,19 @@ from qipf.calibration.detection import (
 )
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.plotting import PlotMixin
+from qipf.calibration.prediction import Prediction
 from qipf.calibration.snapshots import Snapshots
 from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
+from qipf.display import Shown, aligned
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
 from qipf.io.schema import BEFORE_VERSION_5, DECISIONS, written_by
-from qipf.validation.arrays import as_given, blank
+from qipf.validation.arrays import blank
 from qipf.validation.not_fitted import QIPFNotFittedError
 
 #: Parameters of a fitted model that no score depends on.
 NOT_SCORES = ("device", "contamination", "fallback", "nan_policy")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions on a batch; tensors on the network's device, or arrays if arrays were passed."""
-
-    logits: Any  # (n, classes); [0, z] of a network with one logit z
-    predicted: Any  # (n,) class of the largest logit; other shapes for pixels and labels
-    uncertainty: Any  # (n,) higher is less trustworthy
-    p_value: Any = None  # (n,) conformal p-value of the uncertainty; None before `calibrate`
-    accepted: Any = None  # (n,) booleans of the accept rule; None without a rule
-    probabilities: Any = None  # (n, classes) of the layers' mixture; None without layers
-    p_error: Any = None  # (n,) estimated probability of an error; None if nothing estimates it
-    novelty: Any = None  # (n,) higher is less like the training data
-    novelty_p_value: Any = None  # (n,) conformal p-value of the novelty
-    mixture_class: Any = None  # (n,) most probable class of the layers' mixture, likewise
 
 
 class CalibrationMixin(PlotMixin, Snapshots):
@@ -209,6 +195,9 @@ class CalibrationMixin(PlotMixin, Snapshots):
     def summary(self) -> str:
         """What the model was fitted on, how well it detects errors, and its accept rule."""
         self._require_fitted()
+        return aligned(self._all_facts())
+
+    def _all_facts(self) -> dict[str, str]:
         facts = self.facts()
         held_out, detection = self.calibration_, self.detection_
         if held_out is not None:
@@ -218,7 +207,18 @@ class CalibrationMixin(PlotMixin, Snapshots):
             facts["detection"] = str(detection)
         if self.rule_ is not None:
             facts["rule"] = str(self.rule_)
-        return aligned(facts)
+        return facts
+
+    def _is_built(self) -> bool:
+        """Whether there are facts; building a field is not a matter of showing it."""
+        try:
+            self._require_fitted()
+        except QIPFNotFittedError:
+            return False
+        return True
+
+    def _repr_html_(self) -> str:
+        return Shown(repr(self), self._all_facts() if self._is_built() else {}).html()
 
     def save(self, path: Path | str) -> None:
         """Write the fitted model, without its network, to one file; see `qipf.save`."""
@@ -246,19 +246,3 @@ class CalibrationMixin(PlotMixin, Snapshots):
             kept[part] = {k: v for k, v in entries if (k, v) not in earlier and k not in NOT_SCORES}
         arrays.pop("training", None)
         return str(content_digest(kept, arrays))
-
-
-def aligned(facts: dict[str, str]) -> str:
-    """Lines of names and values, the values below each other."""
-    return "\n".join(
-        f"{name:<14}" + value.replace("\n", f"\n{'':14}") for name, value in facts.items()
-    )
-
-
-def prediction_as(prediction: Prediction, like: Any) -> Prediction:
-    """The prediction as arrays if `like` is an array, else as tensors on the device of `like`."""
-    values = {
-        name: None if value is None else as_given(value, like)
-        for name, value in vars(prediction).items()
-    }
-    return Prediction(**values)

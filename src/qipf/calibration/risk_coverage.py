@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
+from qipf.display import percent
 from qipf.metrics.error_detection import ranked
 from qipf.plots.risk_coverage import draw_risk_coverage
 from qipf.validation.scores import checked_share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RiskCoverage:
     """Coverage and error rate of the accepted predictions at every threshold.
 
@@ -27,6 +28,10 @@ class RiskCoverage:
     low: NDArray[np.float64]  # (G,)
     high: NDArray[np.float64]  # (G,)
     confidence: float
+
+    def __repr__(self) -> str:
+        count, rate = len(self.thresholds), percent(float(self.risk[-1]))
+        return f"RiskCoverage({count:,} thresholds, {rate} wrong at full coverage)"
 
     def plot(self, ax: Any = None, *, name: str = "uncertainty", **style: Any) -> Any:
         """Draw the curve with its band; needs matplotlib.

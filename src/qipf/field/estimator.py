@@ -474,6 +474,13 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         detection = "" if self.detection_ is None else f", fitted: {self.detection_}"
         return f"{super().__repr__(N_CHAR_MAX)}{detection}"
 
+    def _is_built(self) -> bool:
+        return "offset_" in self.__dict__
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """What a notebook shows, instead of scikit-learn's diagram of one box."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("_engines", None)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from qipf.calibration.detection import entropy_of
-from qipf.calibration.mixin import CalibrationMixin, Prediction, prediction_as
+from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.prediction import Prediction, prediction_as
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
 from qipf.field.engines import Engine, Moments

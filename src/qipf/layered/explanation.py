@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qipf.display import Shown
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel, NoveltyModel
 from qipf.layered.mixture import evidence_of, own_and_others
@@ -52,7 +53,7 @@ class Neighbor:
     cosine: float  # 1 = the same direction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """Why one prediction is certain or uncertain; `str` formats it as text."""
 
@@ -129,9 +130,38 @@ class Explanation:
         if self.layer is not None:
             lines.append(f"  nearest training examples in {self.layer} (largest share):")
             for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
-                shown = ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in near)
-                lines.append(f"    of class {label}: {shown or 'none'}")
+                lines.append(f"    of class {label}: {_near(near)}")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        known = "" if self.novelty is None else f", {self.verdict}"
+        return f"Explanation(class {self.predicted}, uncertainty {self.uncertainty:.3g}{known})"
+
+    def _repr_html_(self) -> str:
+        facts = {"class": f"{self.predicted}, {self.probability:.1%} by the network and its layers"}
+        if self.novelty is not None:
+            facts["uncertainty"] = f"{self.uncertainty:.3g} = {_sum(self.terms)}"
+            facts["novelty"] = f"{self.novelty:.3g} = {_sum(self.novelty_terms)}"
+            facts["p_error"] = f"{self.p_error:.1%}"
+        if self.layer is not None:
+            facts["nearest"] = f"in {self.layer}, of class {self.predicted}: {_near(self.nearest)}"
+            facts["rival"] = f"class {self.rival}: {_near(self.nearest_rival)}"
+        header = ("layer", "weight", "prefers", f"class {self.predicted}", "share")
+        rows = [
+            (
+                each.name,
+                f"{each.weight:.1%}",
+                f"class {each.label} ({each.confidence:.1%})",
+                f"{each.support:.1%}",
+                f"{each.share:.1%}",
+            )
+            for each in self.posteriors
+        ]
+        return Shown(repr(self), facts, header, rows).html()
+
+
+def _near(neighbors: tuple[Neighbor, ...]) -> str:
+    return ", ".join(f"{n.index} (cosine {n.cosine:.3f})" for n in neighbors) or "none"
 
 
 def _sum(terms: Terms) -> str:

@@ -16,6 +16,7 @@ from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import SCORES, Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
+from qipf.display import Shown
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
@@ -36,9 +37,9 @@ LONGEST_WINDOW = 2**20
 BLOCK = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
-    """Result of a monitor after a number of predictions."""
+    """Result of a monitor after a number of predictions; `str` formats it as text."""
 
     seen: int  # predictions so far
     abstained: int  # predictions not accepted: uncertainty NaN or inf, or rejected by the rule
@@ -55,6 +56,34 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        return f"Verdict({self._finding()})"
+
+    def __str__(self) -> str:
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        return self._shown().html()
+
+    def _finding(self) -> str:
+        found = "no shift found"
+        if self.alarm:
+            found = f"shift, alarm at {self.alarm_at:,}, change point about {self.change_point:,}"
+        return f"{found}, {self.seen:,} predictions, p-value {self.p_value:.3g}"
+
+    def _shown(self) -> Shown:
+        power = self.log_evidence / math.log(10)
+        facts = {
+            "evidence": f"10 to the power of {power:.3g}, by the {self.score}",
+            "abstained": f"{self.abstained:,} of {self.seen:,}",
+            f"last {self.window.count:,}": str(self.window),
+        }
+        if self.start is not None:
+            facts[f"first {self.start.count:,}"] = str(self.start)
+        if self.accuracy is not None:
+            facts["accuracy"] = f"estimated {self.accuracy}"
+        return Shown(self._finding(), facts)
 
 
 class ShiftMonitor:
@@ -149,6 +178,13 @@ class ShiftMonitor:
             uncertainty=np.empty(0),
             abstained_recent=np.empty(0, bool),
         )
+
+    def __repr__(self) -> str:
+        verdict = self.verdict()
+        return f"ShiftMonitor(alpha={self.alpha:g}, {self.score}: {verdict._finding()})"
+
+    def _repr_html_(self) -> str:
+        return self.verdict()._shown()._replace(title=repr(self)).html()
 
     @property
     def seen(self) -> int:

@@ -21,8 +21,8 @@ class Trail:
     depend on how the predictions were divided into calls.
 
     >>> trail = Trail().added(np.arange(1.0, 1001), 0)
-    >>> trail.step, trail.seen[:3].tolist(), trail.values[-1]
-    (2, [2, 4, 6], 1000.0)
+    >>> trail.step, trail.seen[:3].tolist(), trail.values[:3].tolist()
+    (2, [2, 4, 6], [2.0, 4.0, 6.0])
     """
 
     start: int = 0  # predictions before the first value; above 0 in states that had no trail

@@ -25,6 +25,13 @@ class WindowStatistics:
     mean_p: float  # of the conformal p-values; about 1/2 for data like the held-out set
     abstained: int  # predictions of the window that were not accepted
 
+    def __str__(self) -> str:
+        return (
+            f"higher than a held-out one with probability {self.superiority:.3f}; "
+            f"Kolmogorov-Smirnov {self.ks:.3f}, p-value {self.ks_p_value:.3g}; "
+            f"{self.abstained:,} abstained"
+        )
+
 
 def window_statistics(
     calibration: Calibration,

@@ -206,6 +206,9 @@ class WrappedModel(NetworkModel):
                 "This wrapped model is not fitted yet. Call fit(train_loader) first."
             )
 
+    def _is_built(self) -> bool:
+        return isinstance(self.field, QIPF) and self.field._is_built()
+
     def _scores(self, example: Example) -> Scores:
         # gradients reach inputs that require them; otherwise none are kept
         asked = any(tensor.requires_grad for tensor in example.tensors.values())

@@ -12,8 +12,9 @@ from typing import Any
 from torch import nn
 
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.mixin import CalibrationMixin, aligned
+from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
+from qipf.display import aligned
 from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning, printable
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
