@@ -4,7 +4,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
-.PHONY: demo test quick check mutants clean
+.PHONY: demo test quick check docs mutants clean
 
 ## demo: a small network on digits: turned step by step, then the whole benchmark and its page
 demo: $(READY)
@@ -25,6 +25,10 @@ quick: $(READY)
 mutants: $(READY)
 	$(VENV)/bin/python tools/mutants
 
+## docs: the site, with its tutorials run, into site/index.html; warnings are errors
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+
 check: $(READY)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -38,4 +42,4 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
