@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qipf.monitor.monitor import Verdict as Verdict
     from qipf.network.wrapped import WrappedModel as WrappedModel
     from qipf.network.wrapped import wrap as wrap
+    from qipf.reporting.own.page import report as report
     from qipf.storage.save_load import load as load
     from qipf.storage.save_load import save as save
     from qipf.validation.not_fitted import QIPFNotFittedError as QIPFNotFittedError
@@ -46,6 +47,7 @@ _MODULES = {
     "qipf.layered.model": ("LayeredQIPF",),
     "qipf.monitor.monitor": ("ShiftMonitor", "Verdict"),
     "qipf.network.wrapped": ("WrappedModel", "wrap"),
+    "qipf.reporting.own.page": ("report",),
     "qipf.storage.save_load": ("load", "save"),
     "qipf.validation.not_fitted": ("QIPFNotFittedError",),
 }

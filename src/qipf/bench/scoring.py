@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import qipf
+from qipf._version import __version__
 from qipf.bench.corruptions import corrupt
 from qipf.bench.datasets import Dataset, TextDataset, load, load_unseen
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, Method
@@ -229,7 +229,7 @@ def _device_name(device: torch.device) -> str:
 
 def _versions() -> dict[str, str]:
     return {
-        "qipf": qipf.__version__,
+        "qipf": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

@@ -206,7 +206,7 @@ def test_the_command_is_the_one_that_was_run_and_the_fit_that_of_qipf_fit(tmp_pa
         calibrate="held.npy", train_labels="train_y.npy",
     )  # fmt: skip
     expected = QIPF().fit(TRAIN, TRAIN.argmax(1)).calibrate(HELD_OUT)
-    assert found.field.n_samples_seen_ == len(TRAIN)
+    assert found.model.n_samples_seen_ == len(TRAIN)
     np.testing.assert_array_equal(found.scores["qipf"], expected.uncertainty(TEST))
     np.testing.assert_array_equal(found.reference, expected.calibration_.scores)
     assert found.labels.tolist() == LABELS.tolist()

@@ -27,7 +27,7 @@ def test_scores_are_those_of_the_formulas():
         "softmax": -np.expm1(log_softmax(TEST, axis=1).max(1)),
         "entropy": entr(p).sum(1),
         "energy": -logsumexp(TEST, axis=1),
-        "qipf": found.field.uncertainty(TEST),
+        "qipf": found.model.uncertainty(TEST),
     }
     assert set(found.scores) == set(METHODS) == set(expected)
     for name, scores in expected.items():

@@ -1,4 +1,4 @@
-"""The report page of a user's own predictions, from saved logits."""
+"""The report page of a user's own predictions, from a model or from saved logits."""
 
 import shlex
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qipf._version import __version__
+from qipf.calibration.mixin import CalibrationMixin
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
@@ -20,7 +21,16 @@ from qipf.reporting.charts import (
     histogram_chart,
     risk_coverage_chart,
 )
-from qipf.reporting.own.study import DEFAULT_RISK, FLAGGED, METHODS, Study, require_width, study
+from qipf.reporting.own.study import (
+    DEFAULT_RISK,
+    FLAGGED,
+    IN_PYTHON,
+    METHODS,
+    Study,
+    require_width,
+    study,
+    study_of,
+)
 from qipf.reporting.page import Section, checked_page, page_html, render, write_page
 from qipf.scoring.fitting import fit_table, labels_for, read_held_out
 from qipf.storage.save_load import load_field_and_layer
@@ -97,6 +107,43 @@ def write_own_report(
     return found
 
 
+def report(model: Any, data: Any, path: Path | str, *, max_risk: float | None = None) -> Study:
+    """Write a page about the predictions of a fitted model: errors found, shift, a threshold.
+
+    The page is one HTML file that needs no connection. It compares the model's uncertainty with
+    scores of the softmax. If the model is calibrated, the page compares the data with the
+    calibration set; if it has an accept rule, the page evaluates it.
+
+    Parameters
+    ----------
+    model : a fitted `LayeredQIPF`, `FeatureQIPF`, `QIPF`, or what `wrap` returns.
+    data : test data as `calibrate` takes it, with labels or without: a loader for models with a
+        network, else a tuple such as ``(logits, labels)``.
+    path : the page, ending in .html.
+    max_risk : limit on the error rate for the suggested threshold; by default half of the error
+        rate.
+
+    Returns the scores and metrics on the page.
+
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(600, 3))
+    >>> field = QIPF(bandwidth=1.0).fit(logits[:300]).calibrate(logits[300:400])
+    >>> report(field, (logits[400:],), getfixture("tmp_path") / "page.html")
+    Study(200 predictions)
+    """
+    output = checked_page(path)
+    if not isinstance(model, CalibrationMixin):
+        raise QIPFInputError(
+            f"report needs a fitted model of qipf, such as LayeredQIPF, got {type(model).__name__}."
+        )
+    if max_risk is not None:  # before the work
+        checked_share(max_risk, "max_risk", example=DEFAULT_RISK)
+    found = study_of(model, model._outcomes_of(data), max_risk, hints=IN_PYTHON)
+    risk = "" if max_risk is None else f", max_risk={max_risk!r}"
+    write_page(output, own_page(found, f"qipf.report(model, data, {str(path)!r}{risk})"))
+    return found
+
+
 def own_page(found: Study, command: str = "") -> str:
     """The page as HTML; `command` is the one that makes it."""
 
@@ -121,12 +168,18 @@ def own_page(found: Study, command: str = "") -> str:
         ]
     shift, lead = [], f"{len(found.predicted):,} test predictions"
     if found.reference is not None:
-        chart = grouped_histogram(
-            {"held out": (found.reference, RIGHT), "test": (found.scores["qipf"], WRONG)},
-            "Uncertainty of held-out and test predictions",
-            "uncertainty (qipf)",
-        )
-        compared = {"spec": chart_spec(chart), "quantiles": QUANTILES}
+        pairs = {"uncertainty": (found.reference, found.scores["qipf"])}
+        if found.novelty_reference is not None:
+            pairs["novelty"] = (found.novelty_reference, found.novelty)
+        charts: Charts = {
+            (name,): grouped_histogram(
+                {"held out": (held_out, RIGHT), "test": (tested, WRONG)},
+                f"{name.capitalize()} of held-out and test predictions",
+                f"{name} (qipf)",
+            )
+            for name, (held_out, tested) in pairs.items()
+        }
+        compared = {"spec": chart_spec(charts, ["Score"]), "quantiles": QUANTILES}
         shift = [section("Held out and test", "comparison", **compared)]
         lead += f", compared with {len(found.reference):,} held-out ones"
     first = np.argsort(-found.scores[found.best], kind="stable")[:MOST_UNCERTAIN]
@@ -137,6 +190,13 @@ def own_page(found: Study, command: str = "") -> str:
         *shift,
         section("Most uncertain predictions", "most_uncertain", rows=first, methods=ordered),
         section("A threshold", "threshold", count=len(METHODS)),
-        section("How it was made", "origin", command=command, version=__version__),
+        section("How it was made", "origin", command=command, facts=_facts(found)),
     ]
     return page_html("Uncertainty of your predictions", sections, f"{lead}.")
+
+
+def _facts(found: Study) -> dict[str, str]:
+    held_out = "none given"
+    if found.reference is not None:
+        held_out = f"{len(found.reference):,} predictions that the model was not fitted on"
+    return {"qipf": __version__, **found.model.facts(), "held out": held_out}

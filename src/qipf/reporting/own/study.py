@@ -1,9 +1,9 @@
-"""Scores of a user's own predictions from saved logits, and the threshold they suggest."""
+"""Scores of a user's own predictions, and the threshold they suggest."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from qipf.bench.methods import create
 from qipf.bench.methods.protocol import Batch
 from qipf.calibration.accept_rule import accept_rule
+from qipf.calibration.conformal import Calibration
+from qipf.calibration.outcomes import Outcomes
+from qipf.display import percent
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
@@ -38,16 +41,40 @@ FLAGGED = 0.05
 Scores = dict[str, NDArray[np.float64]]  # method -> (n,)
 
 
-@dataclass(frozen=True)
-class Study:
-    """Scores of test predictions, and the uncertainty of held-out ones."""
+class Hints(NamedTuple):
+    """What a reader of the page passes to get more of it."""
 
-    field: QIPF
+    labels: str = "--labels"
+    calibrate: str = "--calibrate"
+    risk: str = "--risk"
+
+
+ON_COMMAND_LINE = Hints()
+IN_PYTHON = Hints("labels", "model.calibrate", "max_risk")
+
+
+@dataclass(frozen=True, repr=False)
+class Study:
+    """Scores of test predictions, and those of held-out ones."""
+
+    model: Any  # a fitted model
     reference: NDArray[np.float64] | None  # uncertainty of held-out predictions, if there are any
     scores: Scores  # of the test predictions
     predicted: NDArray[np.int64]  # (n,)
     labels: NDArray[np.int64] | None  # (n,)
-    evaluation: RuleEvaluation | None  # the certified rule of the best score, if there are labels
+    novelty: NDArray[np.float64]  # (n,)
+    evaluation: RuleEvaluation | None = None  # certified rule of the best score, with labels
+    own_rule: RuleEvaluation | None = None  # the model's own rule, likewise
+    hints: Hints = ON_COMMAND_LINE
+
+    def __repr__(self) -> str:
+        about = [f"{len(self.predicted):,} predictions"]
+        if self.wrong is not None:
+            about.append(f"{percent(float(self.wrong.mean()))} wrong")
+        if self.metrics:
+            about += [f"{name} {self.metrics[name]['roc_auc']:.3f}" for name in METHODS]
+            about[2] = f"ROC-AUC: {about[2]}"
+        return f"Study({', '.join(about)})"
 
     @property
     def threshold(self) -> dict[str, Any] | None:
@@ -70,11 +97,20 @@ class Study:
         names = "threshold", "target", "kept", "error_rate", "holds"
         return {"score": self.best, **dict(zip(names, values, strict=True))}
 
-    def above(self, quantile: float) -> tuple[float, float]:
+    def above(self, quantile: float, novelty: bool = False) -> tuple[float, float]:
         """A quantile of the held-out predictions, and the share of the test predictions above."""
-        assert self.reference is not None
-        mark = float(np.quantile(self.reference, quantile))
-        return mark, float((self.scores["qipf"] > mark).mean())
+        held_out, values = self.reference, self.scores["qipf"]
+        if novelty:
+            held_out, values = self.novelty_reference, self.novelty
+        assert held_out is not None
+        mark = float(np.quantile(held_out, quantile))
+        return mark, float((values > mark).mean())
+
+    @property
+    def novelty_reference(self) -> NDArray[np.float64] | None:
+        """Novelty of the held-out predictions, if it is known."""
+        held_out: Calibration | None = self.model.calibration_
+        return None if held_out is None else held_out.novelty
 
     @property
     def wrong(self) -> NDArray[np.bool_] | None:  # (n,)
@@ -97,29 +133,60 @@ class Study:
 
 
 def study(field: QIPF, test: Block, target: float | None = None, seed: int = 0) -> Study:
-    """Score test logits with a fitted field and with its peers.
+    """Score test logits with a fitted field and with its peers; see `study_of`."""
+    require_width(test, field.n_features_in_)
+    rows = as_tensor(test.logits)
+    labels = None if test.labels is None else torch.from_numpy(test.labels)
+    found = Outcomes(rows, *field.both_scores(rows), labels=labels)
+    return study_of(field, found, target, seed)
+
+
+def study_of(
+    model: Any,
+    found: Outcomes,
+    target: float | None = None,
+    seed: int = 0,
+    hints: Hints = ON_COMMAND_LINE,
+) -> Study:
+    """Compare the scores of a model's test predictions with those of its peers.
 
     Parameters
     ----------
-    field : a fitted field; if it is calibrated, its held-out predictions are the reference.
-    test : logits to score.
+    model : a fitted model; if it is calibrated, its held-out predictions are the reference.
+    found : outcomes of the test predictions.
     target : limit on the error rate of accepted predictions; half of the test predictions' error
         rate if None. Without labels the threshold flags 5 % of predictions like the held-out ones.
     seed : seed of the random split of the test predictions.
+    hints : what the page advises to pass.
     """
     if target is not None:
         checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
-    require_width(test, field.n_features_in_)
-    reference = None if field.calibration_ is None else field.calibration_.scores
-    logits = class_logits(as_tensor(test.logits))
-    if are_probabilities(as_tensor(test.logits)):  # whose softmax is that of their logarithms
+    reference = None if model.calibration_ is None else model.calibration_.scores
+    rows = found.rows.cpu()
+    logits = class_logits(rows)
+    if are_probabilities(rows):  # whose softmax is that of their logarithms
         logits = logits.double().clamp(min=sys.float_info.min).log()
-    scores, predicted = _scores(field, test.logits, logits), logits.argmax(1).numpy()
-    found = Study(field, reference, scores, predicted, test.labels, None)
-    if found.wrong is None or len(predicted) < 2:
-        return found
-    evaluation = certified_evaluation(scores[found.best], found.wrong, target, seed)
-    return Study(field, reference, scores, predicted, test.labels, evaluation)
+    nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
+    batch = Batch(nothing, logits, nothing)
+    scores = {"qipf": _numbers(found.uncertainty)}
+    scores |= {name: create(name).score(batch).numpy() for name in PEERS}
+    labels = None if found.labels is None else found.labels.cpu().numpy()
+    novelty, predicted = _numbers(found.novelty), logits.argmax(1).numpy()
+    result = Study(model, reference, scores, predicted, labels, novelty, hints=hints)
+    wrong = result.wrong
+    if wrong is None:
+        return result
+    if model.rule_ is not None:
+        own = evaluate_rule(model.rule_, scores["qipf"], wrong, novelty)
+        result = replace(result, own_rule=own)
+    if len(predicted) < 2:
+        return result
+    evaluation = certified_evaluation(scores[result.best], wrong, target, seed)
+    return replace(result, evaluation=evaluation)
+
+
+def _numbers(scores: torch.Tensor) -> NDArray[np.float64]:
+    return scores.detach().cpu().double().numpy()
 
 
 def certified_evaluation(
@@ -138,13 +205,6 @@ def certified_evaluation(
         target = float(wrong[other].mean()) / 2 or DEFAULT_RISK
     rule = accept_rule(scores[held_out], wrong[held_out], target, CONFIDENCE)
     return evaluate_rule(rule, scores[other], wrong[other])
-
-
-def _scores(field: QIPF, rows: NDArray[np.float64], logits: torch.Tensor) -> Scores:
-    nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
-    batch = Batch(nothing, logits, nothing)
-    peers = {name: create(name).score(batch).numpy() for name in PEERS}
-    return {"qipf": field.uncertainty(rows), **peers}
 
 
 def require_width(test: Block, width: int) -> None:

@@ -72,9 +72,11 @@ class RuleEvaluation:
         return self.interval[0] <= self.rule.risk_bound
 
 
-def evaluate_rule(rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike) -> RuleEvaluation:
+def evaluate_rule(
+    rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike, novelty: ArrayLike | None = None
+) -> RuleEvaluation:
     """Apply a rule to predictions whose errors are known."""
-    accept = rule(np.asarray(uncertainty))
+    accept = rule(np.asarray(uncertainty), novelty)
     errors = np.asarray(wrong).astype(bool) & accept
     return RuleEvaluation(rule, len(accept), int(accept.sum()), int(errors.sum()))
 
