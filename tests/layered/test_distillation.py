@@ -1,5 +1,7 @@
 """Distilled fields: laws of the fit, its targets, and models that use it."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -205,3 +207,19 @@ def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
     assert torch.equal(labels[field.examples], field.labels)
     assert (field.counts % 1 != 0).any()
     assert torch.isfinite(model.uncertainty({"hidden": hidden}, logits)).all()
+
+
+def test_the_fit_is_that_of_the_measured_results():
+    assert (distillation.LEFT_OUT, distillation.WIDE, distillation.WHOLE) == (0.3, 64, 4)
+    assert (distillation.OF_CLASS, distillation.OF_DENSITY) == (0.5, 0.1)
+    assert (distillation.STEPS, distillation.BATCH) == (250, 2048)
+    assert distillation.RATES == (5e-3, 5e-2)
+
+
+@pytest.mark.parametrize("widening", [-9.0, -0.1, 0.0, 0.1, 1.0, 9.0])
+def test_the_bandwidth_widens_up_to_a_factor(widening):
+    field = whole(30, bandwidth=0.3)
+    found = float(distillation._inverse(field, torch.tensor(widening).double())) ** -0.5
+    limit = math.log(distillation.FACTOR)
+    assert found == pytest.approx(0.3 * math.exp(limit * math.tanh(widening / limit)))
+    assert 0.3 / 4 <= found <= 0.3 * 4

@@ -193,3 +193,9 @@ def test_what_is_no_number_of_neighbours(model, fresh, nearest):
     message = f"nearest must be an integer of at least 1, got {nearest!r}."
     with pytest.raises(QIPFInputError, match=f"^{re.escape(message)}$"):
         model.explain(fresh, nearest)
+
+
+def test_the_reason_of_a_novelty_is_its_largest_term():
+    terms = (("constant", 9.0), ("energy", 2.0), ("last layer", -1.0), ("distance", 0.5))
+    told = Explanation(1, -2.0, 0.9, (), None, None, (), (), novelty=1.5, novelty_terms=terms)
+    assert told.reason == "the largest term of the novelty is that of energy (2)"

@@ -225,6 +225,8 @@ def test_scoring_rejects_other_widths_and_missing_layers(model):
         model.uncertainty(features, logits[:, :3])
     with pytest.raises(QIPFInputError, match="needs at least one"):
         model.calibrate({name: v[:0] for name, v in features.items()}, logits[:0])
+    with pytest.raises(QIPFInputError, match=r"classes 0\.\.3, got 4"):
+        model.calibrate(features, logits, np.full(30, 4))
     more = {**features, "unused": np.ones((30, 1))}
     np.testing.assert_array_equal(
         model.uncertainty(more, logits), model.uncertainty(features, logits)

@@ -314,3 +314,25 @@ def test_copies_are_perturbed_examples_at_their_places():
     plain = tuning_sets(net, held(images, labels), sites, 3, 0)
     assert not plain.copies
     assert all(torch.equal(plain.sets[n][0], found.sets[n][0]) for n in found.sets)
+
+
+@torch.no_grad()
+def test_copies_are_perturbed_at_even_strengths_up_to_the_largest(monkeypatch):
+    seen = []
+    plain = holdout._run
+
+    def recorded(net, groups, sites, family=None, t=0.0, seed=0):
+        seen.append((family, t))
+        return plain(net, groups, sites, family, t, seed)
+
+    monkeypatch.setattr(holdout, "_run", recorded)
+    net, sites = small(), (LayerSite("3", "input"),)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    found = holdout.Tuning({}, torch.empty(0, dtype=torch.long))
+    families = list(holdout.fitting_families(net, Example((images,), {})).values())[:3]
+    strongest = (0.5, 0.99, 1.0)
+    given = list(zip(families, strongest, strict=True))
+    holdout._add_copies(found, net, held(images, torch.zeros(60).long()), sites, given, 0)
+    for family, most in given:
+        strengths = [t for own, t in seen if own is family]
+        assert strengths == pytest.approx([most * (k + 0.5) / 7.5 for k in range(8)])
