@@ -19,6 +19,7 @@ from qipf.metrics.error_detection import (
     augrc,
     aurc,
     bootstrap,
+    chance,
     evaluate,
     fpr95,
     naurc,
@@ -346,3 +347,12 @@ def test_invalid_arrays_are_errors(
 def test_invalid_bootstrap_arguments_are_errors(options: dict[str, object], message: str) -> None:
     with pytest.raises(QIPFInputError, match=message):
         bootstrap([1.0, 2.0], [False, True], **{"metric": "roc_auc", **options})  # type: ignore[arg-type]
+
+
+def test_chance_of_every_metric() -> None:
+    """Known values; elsewhere the error rate, or half of it."""
+    rates = [0.1, 0.3]
+    known = {"roc_auc": 0.5, "point_biserial": 0.0, "fpr95": 0.95, "naurc": 1.0}
+    for metric in HIGHER_IS_BETTER:
+        expected = [known.get(metric, rate / 2 if metric == "augrc" else rate) for rate in rates]
+        assert chance(metric, rates) == expected
