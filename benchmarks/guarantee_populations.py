@@ -57,10 +57,12 @@ def populations(risk: float, count: int, level: float) -> dict[str, Population]:
     starts = [start for start in starts if start < 1] or [0.5]
     ends = np.array([0.0, *starts])
     shares = (1 + ABOVE) * risk * np.diff(ends)  # so many errors up to each start are too many
-    before, after = np.zeros(SIZE), np.zeros(SIZE)
+    before, after, wrong = np.zeros(SIZE), np.zeros(SIZE), 0.0
     for end, share in zip(ends[1:], shares, strict=True):
         before[(end - share - 1 / SIZE <= PLACES) & (end > PLACES)] = 1
-        after[(end < PLACES) & (end + share + 1 / SIZE >= PLACES)] = 1
+        more = (risk * (1 + ABOVE) * end - wrong) / (1 - risk * (1 + ABOVE))
+        after[(end < PLACES) & (end + more + 1 / SIZE >= PLACES)] = 1
+        wrong += more
     levels = 10.0 ** np.linspace(-320, 307, SIZE)
     return {
         "flat": Population(PLACES, above),

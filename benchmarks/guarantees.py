@@ -231,44 +231,71 @@ def _accuracy(setting: Setting, draws: int, method: str) -> Counts:
     return {("estimate_accuracy", told, 0.05): broken}
 
 
-def write(rows: list[Row], folder: Path, draws: int) -> bool:
-    """Write the table and the page; whether every promise held."""
+def write(rows: list[Row], path: Path) -> None:
+    """Write the table of all settings."""
     limit = 0.05 / len(rows)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "guarantees.csv", "w", newline="") as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*Row._fields[:5], "rate", "low", "high", "allowed", "broken"])
+        writer.writerow([*Row._fields, "rate", "low", "high", "broken"])
         for row in rows:
             numbers = [f"{x:.5f}" for x in (row.rate, *row.interval())]
-            broken = row.surprise() < limit
-            writer.writerow([*row[:5], *numbers, f"{row.allowed:.4g}", int(broken)])
+            allowed = f"{row.allowed:.4g}"
+            writer.writerow([*row[:5], allowed, *numbers, int(row.surprise() < limit)])
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a table that was written."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return [
+            Row(*(line[name] for name in Row._fields[:3]), int(line["draws"]),
+                int(line["violations"]), float(line["allowed"]))
+            for line in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+def summary(rows: list[Row]) -> list[str]:
+    """Lines of a Markdown table: the setting of each promise with the most violations."""
     groups: dict[tuple[str, float], list[Row]] = {}
+    order = list(dict.fromkeys(row.promise for row in rows))
     for row in rows:
         groups.setdefault((row.promise, row.allowed), []).append(row)
     lines = [
-        "# Simulations of the guarantees",
-        "",
-        f"`python benchmarks/guarantees.py --draws {draws}`: {len(rows)} settings of {draws:,} "
-        "draws each; all of them are in [guarantees.csv](guarantees.csv). Shown is the setting of "
-        "each promise with the most violations, with the exact 95 % interval (Clopper-Pearson) of "
-        "its rate. A promise is broken if so many violations have a probability below 0.05 / "
-        f"{len(rows)} under the allowed rate.",
-        "",
-        "| promise | settings | populations | allowed | most violations | 95 % interval | where "
-        "| broken |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| promise | settings | allowed | most violations | 95 % interval | where | broken |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for (promise, allowed), group in groups.items():
+    for (promise, allowed), group in sorted(
+        groups.items(), key=lambda each: order.index(each[0][0])
+    ):
         worst = max(group, key=lambda row: row.rate)
         low, high = worst.interval()
-        broken = sum(row.surprise() < limit for row in group)
+        broken = sum(row.surprise() < 0.05 / len(rows) for row in group)
         lines.append(
-            f"| {promise} | {len(group)} | {len({row.population for row in group})} | "
-            f"{allowed:.3g} | {worst.rate:.4f} | {low:.4f} to {high:.4f} | {worst.population}; "
-            f"{worst.setting} | {broken or 'no'} |"
+            f"| {promise} | {len(group)} | {allowed:.3g} | {worst.rate:.4f} | {low:.4f} to "
+            f"{high:.4f} | {worst.population}; {worst.setting} | {broken or 'no'} |"
         )
-    (folder / "guarantees.md").write_text("\n".join(lines) + "\n")
-    return all(row.surprise() >= limit for row in rows)
+    return lines
+
+
+def page(rows: list[Row]) -> str:
+    """What was found, as Markdown."""
+    draws = rows[0].draws
+    names = {row.population for row in rows}
+    return "\n".join(
+        [
+            "# Simulations of the guarantees",
+            "",
+            f"`python benchmarks/guarantees.py --draws {draws}`: {len(rows)} settings of "
+            f"{draws:,} draws each, {len(names)} populations; all of them are in "
+            "[guarantees.csv](guarantees.csv). Shown is the setting of each promise with the most "
+            "violations, with the exact 95 % interval (Clopper-Pearson) of its rate. A promise is "
+            "broken if so many violations have a probability below 0.05 / "
+            f"{len(rows)} under the allowed rate.",
+            "",
+            *summary(rows),
+            "",
+        ]
+    )
 
 
 def main() -> None:
@@ -285,9 +312,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         rows = pool.map(partial(simulate, draws=options.draws), chosen)
         found = [row for part in progress(rows, "simulating", len(chosen)) for row in part]
-    held = write(found, options.out, options.draws)
-    print((options.out / "guarantees.md").read_text(), end="")
-    if not held:
+    write(found, options.out / "guarantees.csv")
+    (options.out / "guarantees.md").write_text(page(found), encoding="utf-8")
+    print(page(found), end="")
+    if any(row.surprise() < 0.05 / len(found) for row in found):
         raise SystemExit(1)
 
 
