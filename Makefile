@@ -4,7 +4,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
-.PHONY: demo test quick check docs mutants clean
+.PHONY: demo test quick check docs mutants package clean
 
 ## demo: a small network on digits: turned step by step, then the whole benchmark and its page
 demo: $(READY)
@@ -28,6 +28,16 @@ mutants: $(READY)
 ## docs: the site, with its tutorials run, into site/index.html; warnings are errors
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+
+## package: wheel and sdist into dist/; the wheel installed into an empty environment and tried
+package: $(READY)
+	rm -rf dist build/fresh
+	$(VENV)/bin/python -m build > /dev/null
+	$(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/fresh/bin/python -I tests/package/installed.py
+	build/fresh/bin/qipf --help > /dev/null
+	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tests/package/installed.py
 
 check: $(READY)
 	$(VENV)/bin/ruff check .

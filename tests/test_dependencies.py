@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import qipf
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -50,3 +52,31 @@ def test_every_import_is_declared():
     for name, path in imported_packages().items():
         found = {each.lower().replace("_", "-") for each in distributions.get(name, [name])}
         assert found & known, f"{path} imports {name}, which pyproject.toml does not declare"
+
+
+def test_errors_name_extras_that_exist():
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "missing_extra":
+                named.add(node.args[1].value)
+    assert named == {"bench", "monitor", "onnx", "parquet", "ray", "report"}
+    assert named <= project["optional-dependencies"].keys()
+
+
+def test_versions_agree():
+    cited = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1]
+    assert cited == qipf.__version__
+
+
+def test_packages_of_extras_are_imported_where_they_are_needed():
+    """`import qipf` needs none of them: no module imports one at its top."""
+    optional = {"matplotlib", "onnx", "onnxruntime", "pooch", "prometheus_client", "pyarrow", "ray"}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        tree = RuntimeOnly().visit(ast.parse(path.read_text(encoding="utf-8")))
+        for node in tree.body:
+            names = [alias.name for alias in getattr(node, "names", ())]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            assert not {name.split(".")[0] for name in names} & optional, path

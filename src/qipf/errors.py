@@ -40,6 +40,17 @@ def warn(message: str, category: type[QIPFWarning] = QIPFWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def missing_extra(needed: str, extra: str) -> QIPFError:
+    """The error for packages of an extra that are not installed.
+
+    >>> str(missing_extra("Figures need matplotlib", "report"))
+    "Figures need matplotlib: pip install 'qipf[report]', or pip install -e '.[report]' in a clone."
+    """
+    return QIPFError(
+        f"{needed}: pip install 'qipf[{extra}]', or pip install -e '.[{extra}]' in a clone."
+    )
+
+
 def first_line(error: BaseException) -> str:
     """First line of an error's message, without the final dot; its type if there is no message.
 

@@ -21,7 +21,7 @@ from qipf.bench.datasets import (
     load,
     load_unseen,
 )
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError
 
 N_TRAIN, N_TEST, N_BATCH = 30, 50, 4
 URLS = ["https://none.test"]
@@ -190,7 +190,7 @@ def test_bad_names_and_roots_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(QIPFInputError, match="root must name a folder"):
         load("mnist", "")
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(QIPFInputError, match="pooch, which is not"):
+    with pytest.raises(QIPFError, match="cache is found with pooch: pip install"):
         load("mnist")
 
 

@@ -202,6 +202,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path, server):
 
 def test_without_pooch_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(QIPFError, match=r"Install qipf\[bench\]"):
+    with pytest.raises(QIPFError, match=r"pip install 'qipf\[bench\]'"):
         read(TOY, tmp_path)
     assert entries(tmp_path) == []

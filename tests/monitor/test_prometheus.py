@@ -8,7 +8,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from qipf import QIPFInputError, ShiftMonitor
+from qipf import QIPFError, QIPFInputError, ShiftMonitor
 from qipf.calibration.conformal import Calibration
 from qipf.monitor.prometheus import metrics_server
 from qipf.monitor.watch import Report
@@ -84,5 +84,5 @@ def test_without_the_package_the_error_names_it(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(QIPFInputError, match="pip install"), metrics_server(0):
+    with pytest.raises(QIPFError, match="pip install"), metrics_server(0):
         pass

@@ -37,7 +37,7 @@ from torch.nn import functional
 
 from qipf.bench.downloads import Archive, DataFile, Publication, read
 from qipf.bench.text import Vocabulary
-from qipf.errors import QIPFInputError, unknown_name
+from qipf.errors import QIPFInputError, missing_extra, unknown_name
 
 #: Mirrors, hashes of contents and archives, numbers of examples and class names, by dataset.
 _ABOUT = json.loads(resources.files("qipf.bench").joinpath("publications.json").read_text("utf-8"))
@@ -262,9 +262,9 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     try:
         import pooch
     except ImportError as error:
-        raise QIPFInputError(
-            "No data folder is named, and the user's cache is found with pooch, which is not "
-            "installed. Pass root, set QIPF_DATA, or install qipf[bench]."
+        raise missing_extra(
+            "No data folder is named (root, QIPF_DATA), and the user's cache is found with pooch",
+            "bench",
         ) from error
     return Path(pooch.os_cache("qipf"))
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, missing_extra
 from qipf.progress import progress_bar
 
 
@@ -136,9 +136,10 @@ def _download(archive: Archive, folder: Path) -> None:
     try:
         import pooch
     except ImportError as error:
-        raise QIPFError(
-            "Downloading needs pooch, which is not installed. Install qipf[bench], "
-            "or put the files in place yourself and name their folder in QIPF_DATA."
+        raise missing_extra(
+            "Put the files in place and name their folder in QIPF_DATA; downloading them needs "
+            "pooch",
+            "bench",
         ) from error
     pooch.get_logger().setLevel("WARNING")
     processor = pooch.Untar(extract_dir=".") if archive.urls[0].endswith(".tar.gz") else None

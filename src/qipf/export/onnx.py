@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from qipf._version import __version__
-from qipf.errors import QIPFError
+from qipf.errors import QIPFError, missing_extra
 from qipf.export.program import quiet, reason
 from qipf.io.atomic import atomic_write, checked_output
 
@@ -151,9 +151,7 @@ def require_onnx() -> Any:
         import_module("onnxscript")
         return import_module("onnx")
     except ImportError as error:
-        raise QIPFError(
-            f"ONNX files need onnx and onnxscript ({error}): pip install 'qipf[onnx]'."
-        ) from error
+        raise missing_extra(f"ONNX files need onnx and onnxscript ({error})", "onnx") from error
 
 
 def checked_path(path: Path | str) -> Path:

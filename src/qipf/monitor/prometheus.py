@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, missing_extra
 from qipf.monitor.watch import Report
 
 
@@ -63,9 +63,7 @@ def metrics_server(
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
-        raise QIPFInputError(
-            "Metrics need the package prometheus-client: pip install 'qipf[monitor]'."
-        ) from error
+        raise missing_extra("Metrics need the package prometheus-client", "monitor") from error
     registry, metrics = CollectorRegistry(), StreamMetrics()
     registry.register(metrics)
     try:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFInputError, missing_extra
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.plots.style import MARKERS, Look
 
@@ -107,5 +107,5 @@ def _matplotlib() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise QIPFError("Figures need matplotlib: pip install 'qipf[report]'.") from error
+        raise missing_extra("Figures need matplotlib", "report") from error
     return matplotlib

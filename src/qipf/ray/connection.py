@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from qipf.errors import QIPFError, QIPFInputError, first_line
+from qipf.errors import QIPFError, QIPFInputError, first_line, missing_extra
 from qipf.validation.parameters import require_positive_integer
 
 #: Bytes of shared memory of a cluster on this machine, which holds fields and little else.
@@ -44,7 +44,7 @@ def ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise QIPFError("Work on a cluster needs Ray: pip install 'qipf[ray]'.") from error
+        raise missing_extra("Work on a cluster needs Ray", "ray") from error
     return ray
 
 
@@ -183,7 +183,8 @@ def _not_started(error: Any) -> QIPFError:
     # nested tracebacks, with the reason in the last line
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^~")]
     reason = (lines or [type(error).__name__])[-1].rstrip(".")
-    return QIPFError(
+    return missing_extra(
         f"A worker could not start on the cluster ({reason}). Every machine of the cluster needs "
-        "this Python and this qipf: pip install 'qipf[ray]'."
+        "this Python and this qipf",
+        "ray",
     )

@@ -1,5 +1,8 @@
 """The Triton engine's number format, and the conditions under which it runs."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -32,3 +35,14 @@ def test_what_cannot_run_raises(monkeypatch, installed, interpreted, dimension, 
     with pytest.raises(QIPFInputError, match=message):
         subject.TritonEngine(torch.zeros(4, dimension), 1.0)
     assert subject.obstacle(torch.zeros(4, 128)) is None or not interpreted
+
+
+def test_the_kernels_can_be_imported_without_triton(monkeypatch):
+    """As on a machine with torch for CPUs alone."""
+    path = Path(subject.__file__).with_name("triton_kernels.py")
+    spec = importlib.util.spec_from_file_location("without_triton", path)
+    kernels = importlib.util.module_from_spec(spec)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    spec.loader.exec_module(kernels)
+    assert not kernels.INSTALLED
+    assert callable(kernels.packed_kernel)

@@ -6,6 +6,8 @@ capitals are sizes fixed at compilation, all powers of two.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
 
+from __future__ import annotations  # without Triton its types have no names
+
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
+from qipf.errors import QIPFFileError, QIPFInputError, missing_extra
 from qipf.io.inputs import checked_input, reading
 from qipf.io.logits.columns import logit_and_label_columns, require_different
 from qipf.io.logits.table import Block, Table, as_floats, checked_block, row_from, rows_per_block
@@ -27,7 +27,7 @@ def pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise QIPFError("Parquet files need pyarrow: pip install 'qipf[parquet]'.") from error
+        raise missing_extra("Parquet files need pyarrow", "parquet") from error
     return pyarrow
 
 

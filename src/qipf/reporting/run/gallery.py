@@ -14,7 +14,7 @@ from scipy.stats import percentileofscore
 from qipf.bench.corruptions import CORRUPTIONS
 from qipf.bench.methods import Batch
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.errors import QIPFError
+from qipf.errors import QIPFError, missing_extra
 from qipf.progress import progress
 from qipf.reporting.page import render
 from qipf.reporting.run.results import Run, identity_of, level_text
@@ -121,7 +121,10 @@ def _modes(trained: TrainedNetwork, batches: Sequence[Batch]) -> list[list[list[
 
 def strip(images: Sequence[NDArray]) -> str:
     """Images (C, H, W) in [0, 1] side by side, as the data URL of a PNG."""
-    from PIL import Image
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("Images on a page need Pillow", "bench") from error
 
     joined = np.concatenate([np.rint(255 * image).astype(np.uint8) for image in images], axis=2)
     pixels = joined[0] if len(joined) == 1 else np.moveaxis(joined, 0, -1)
