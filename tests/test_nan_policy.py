@@ -37,6 +37,35 @@ def features(rows):
         return {"hidden": NET[:2](rows)}, NET(rows)
 
 
+class Broken(nn.Module):
+    """A network whose logits are not finite for some inputs, though its hidden layer is."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.head = NET[:2], NET[2]
+
+    def forward(self, rows):
+        logits = self.head(self.hidden(rows))
+        return torch.where(rows[:, :1] > 100, torch.nan, logits)
+
+
+@pytest.mark.parametrize("policy", ["raise", "propagate"])
+def test_logits_count_where_the_field_reads_a_layer(policy):
+    field = qipf.QIPF(fallback=False, nan_policy=policy)
+    model = qipf.wrap(Broken(), layer="hidden", field=field).fit([labelled(300, 0)])
+    model.calibrate([labelled(200, 2)]).accept_rule(max_risk=0.5)
+    rows = inputs(6, 7)
+    rows[1, 0] = 1e3
+    if policy == "raise":
+        with pytest.raises(QIPFInputError, match="NaN"):
+            model(rows)
+        return
+    found = model(rows)
+    assert found.uncertainty.isnan().tolist() == [False, True, False, False, False, False]
+    assert int(found.predicted[1]) == -1
+    assert not bool(found.accepted[1])
+
+
 def make(kind, policy="propagate"):
     """A model with a rule, and a function from inputs of the network to its own."""
     train, held_out = labelled(300, 0), labelled(200, 2)

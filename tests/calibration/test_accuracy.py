@@ -201,7 +201,7 @@ def test_log_odds_follow_a_shift_and_their_interval_holds(rng):
     assert abs(np.mean(errors)) < 0.005
 
 
-def test_novel_inputs_keep_their_own_log_odds(rng):
+def test_a_novel_window_keeps_its_own_log_odds(rng):
     odds, wrong, novelty = log_odds_case(rng, 1000)
     estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)
     window = np.full(50, -1.0)
@@ -212,7 +212,27 @@ def test_novel_inputs_keep_their_own_log_odds(rng):
     assert usual.accuracy < told.accuracy  # the log-odds were too low
     assert (usual.novel, usual.reliable) == (0.0, True)
     assert estimator.estimate(window).reliable is None
+    assert estimator.estimate(window).accuracy == usual.accuracy
     assert estimator.estimate([np.nan]).accuracy == 0.0
+
+
+def test_log_odds_of_an_accurate_model_whose_novel_inputs_are_overrated(rng):
+    """The errors that novel inputs promise are more than all errors that there are."""
+
+    def draw_accurate(count):
+        novel = rng.uniform(size=count) < 0.05
+        odds = np.where(novel, rng.normal(-1.5, 1, count), rng.normal(-6, 1, count))
+        rate = np.where(novel, 0.03, 1 / (1 + np.exp(-odds)))
+        return odds, rng.uniform(size=count) < rate, novel + rng.uniform(size=count)
+
+    inside = 0
+    for _ in range(40):
+        odds, wrong, novelty = draw_accurate(5000)
+        estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)
+        odds, wrong, novelty = draw_accurate(5000)
+        told = estimator.estimate(odds, novelty=novelty)
+        inside += told.low <= 1 - wrong.mean() <= told.high
+    assert inside >= 35  # of 40 at 95 %: fewer have a probability of 0.003
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(30, bool), np.ones(30, bool)])

@@ -159,6 +159,17 @@ def test_without_perturbed_rows_half_of_both():
     torch.testing.assert_close(model(evidence), (near + far) / 2)
 
 
+def test_a_mixture_that_misleads_far_from_the_data_is_one_regression():
+    evidence, wrong, perturbed = evidence_case()
+    odds = torch.where(perturbed[:, None], -0.3 * evidence.odds, evidence.odds)
+    model = fit_error_model(Evidence(odds, evidence.unusual), wrong, perturbed)
+    assert model.near.parameters() == (*model.far.parameters(), 0, 0)
+    found = Evidence(odds, evidence.unusual)
+    torch.testing.assert_close(model(found), model.far(odds[:, :1]))
+    mean = float(torch.sigmoid(model(found)).mean())
+    assert mean == pytest.approx(float(wrong.double().mean()), abs=1e-3)
+
+
 def test_no_errors_no_model():
     evidence, wrong, perturbed = evidence_case()
     assert fit_error_model(evidence, torch.zeros_like(wrong), perturbed) is None

@@ -200,9 +200,10 @@ class AcceptRule:
                 "none of them is wrong."
             )
         else:
+            usual = "" if self.max_novelty is None else " that are not too novel"
             reason = (
-                f"Even the least uncertain of {self.held_out:,} held-out predictions are wrong too "
-                "often, or are too few. Pass more of them, or allow a higher risk."
+                f"Even the least uncertain of {self.held_out:,} held-out predictions{usual} are "
+                "wrong too often, or are too few. Pass more of them, or allow a higher risk."
             )
         if self.reachable_risk is None:
             return reason

@@ -30,8 +30,8 @@ LARGEST = 20.0
 class AccuracyEstimate:
     """Estimated accuracy of a window of predictions, with an interval.
 
-    The interval is for data like the held-out set: in 240 simulated settings, 95 % intervals held
-    the accuracy in 95 % of the draws (`benchmarks/accuracy_intervals.py`). A shift that makes
+    The interval is for data like the held-out set: in simulated settings, 95 % intervals held the
+    accuracy in 95 % of the draws (`benchmarks/accuracy_intervals.py`). A shift that makes
     predictions wrong without raising their uncertainty (a new class taken for a known one, labels
     whose meaning changed, adversarial inputs) does not change the estimate.
     """
@@ -87,8 +87,8 @@ class AccuracyEstimator:
     :math:`\sqrt n` held-out predictions and constant beyond them. On data like the held-out set
     both are unbiased. On shifted data the first reacts more, so it is the default.
     ``"log_odds"`` is for uncertainties that are log-odds of errors, as those of `LayeredQIPF`: it
-    averages their probabilities, after a constant is added to the log-odds of inputs that are not
-    novel, so that the average is right on the held-out set.
+    averages their probabilities, after a constant is added to all log-odds, so that the average is
+    right on the held-out set. The constant is left out where many inputs of the window are novel.
 
     The interval for the window's true accuracy extends :math:`z\sqrt V + z^2/2n + 1/2m` to both
     sides, V being the variance of the estimate's error on the window and from the held-out set. The
@@ -139,9 +139,7 @@ class AccuracyEstimator:
         self._steps: Steps | None = None
         if method == "log_odds":
             self._rate = (float(held_out.wrong.sum()) + 0.5) / (self.held_out + 1)
-            self._constant = _likeliest_constant(
-                held_out.scores, self._novel(held_out.novelty), self._rate
-            )
+            self._constant = _likeliest_constant(held_out.scores, self._rate)
         else:
             steps = _threshold if method == "threshold" else _isotonic
             self._steps = steps(held_out.scores, held_out.wrong)
@@ -169,7 +167,8 @@ class AccuracyEstimator:
             raise QIPFInputError(
                 f"novelty must have shape {values.shape}, one per prediction, got {novel.shape}."
             )
-        accuracy, variance = self._by_steps(values) if self._steps else self._by_odds(values, novel)
+        share = None if novel is None else float(novel.mean())
+        accuracy, variance = self._by_steps(values) if self._steps else self._by_odds(values, share)
         # half a prediction: the true accuracy is a whole number of them
         z = float(ndtri(0.5 + confidence / 2))
         margin = z * math.sqrt(variance) + z * z / (2 * self.held_out) + 0.5 / m
@@ -180,7 +179,7 @@ class AccuracyEstimator:
             confidence=confidence,
             count=m,
             held_out=self.held_out,
-            novel=None if novel is None else float(novel.mean()),
+            novel=share,
         )
 
     def _by_steps(self, values: NDArray[np.float64]) -> tuple[float, float]:
@@ -196,10 +195,9 @@ class AccuracyEstimator:
         variance = float(share @ steps.variances) / m + from_held_out
         return 1.0 - float(share @ steps.rates), variance
 
-    def _by_odds(
-        self, values: NDArray[np.float64], novel: NDArray[np.bool_] | None
-    ) -> tuple[float, float]:
-        p = expit(values + _added(self._constant, novel))
+    def _by_odds(self, values: NDArray[np.float64], novel: float | None) -> tuple[float, float]:
+        usual = novel is None or novel <= RELIABLE
+        p = expit(values + (self._constant if usual else 0.0))
         from_held_out = self._rate * (1.0 - self._rate) / self.held_out
         return 1.0 - float(p.mean()), float((p * (1.0 - p)).mean()) / len(p) + from_held_out
 
@@ -240,17 +238,11 @@ def estimate_accuracy(
     return estimator.estimate(uncertainty, confidence, getattr(predictions, "novelty", None))
 
 
-def _added(constant: float, novel: NDArray[np.bool_] | None) -> Any:
-    return constant if novel is None else np.where(novel, 0.0, constant)
-
-
-def _likeliest_constant(
-    scores: NDArray[np.float64], novel: NDArray[np.bool_] | None, rate: float
-) -> float:
+def _likeliest_constant(scores: NDArray[np.float64], rate: float) -> float:
     """What makes the mean probability of the held-out predictions the error rate, within ±20."""
 
     def excess(constant: float) -> float:
-        return float(expit(scores + _added(constant, novel)).mean()) - rate
+        return float(expit(scores + constant).mean()) - rate
 
     if excess(-LARGEST) >= 0:
         return -LARGEST

@@ -196,8 +196,12 @@ def fit_error_model(
     far_share = torch.sigmoid(gate(energy.cpu()))
     near = fit_log_odds(evidence.odds, wrong, 1 - far_share)
     far = fit_log_odds(evidence.odds[:, :1], wrong, far_share)
-    if near is None or far is None:
-        return None
+    if near is None or far is None:  # the mixture tells nothing in one of the two
+        far = fit_log_odds(evidence.odds[:, :1], wrong)
+        if far is None:
+            return None
+        others = torch.zeros(evidence.odds.shape[1] - 1).double()
+        near = LogOdds(far.constant, torch.cat([far.slopes, others]))
     found = ErrorModel(gate, far, near)
     scaling = fit_log_odds(found(evidence)[:, None], wrong, penalty=SMALL_PENALTY)
     if scaling is None:

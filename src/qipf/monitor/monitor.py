@@ -268,6 +268,11 @@ class ShiftMonitor:
                 "scores do not compare with the monitor's calibration set. Make a new monitor."
             )
         if isinstance(self.model, QIPF):
+            if len(batch) != 1 or options:
+                raise QIPFInputError(
+                    f"update takes one batch of logits for a QIPF, got {len(batch) + len(options)} "
+                    "arguments."
+                )
             return self.update_scores(*_logit_scores(self.model, self._scores, *batch))
         scores = _network_scores(self._scores, batch, options)
         with self._lock:

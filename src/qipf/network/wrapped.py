@@ -214,12 +214,13 @@ class WrappedModel(NetworkModel):
         asked = any(tensor.requires_grad for tensor in example.tensors.values())
         with torch.set_grad_enabled(asked and torch.is_grad_enabled()):
             output, rows = self._run(example, partial(call, self.net, example, self._example))
-            missing = None
+            task, missing = self._task_of(output), None
+            logits = rows if self.layer is None else output.reshape(len(output), -1)
             if propagates(self.nan_policy):
-                (rows,), missing = usable_rows([rows])
+                (rows, _), missing = usable_rows([rows, logits])
             else:
-                require_finite(rows, "the network's output for these inputs")
-            task = self._task_of(output)
+                for part in (rows, logits):
+                    require_finite(part, "the network's output for these inputs")
             both = (task.shaped(score, output) for score in self.field.both_scores(rows))
             if missing is not None:
                 missing = task.shaped(missing, output)
