@@ -35,9 +35,9 @@ package: $(READY)
 	$(VENV)/bin/python -m build > /dev/null
 	$(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	build/fresh/bin/python -I tests/package/installed.py
+	build/fresh/bin/python -I tools/try_wheel.py
 	build/fresh/bin/qipf --help > /dev/null
-	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tests/package/installed.py
+	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tools/try_wheel.py
 
 check: $(READY)
 	$(VENV)/bin/ruff check .
