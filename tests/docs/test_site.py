@@ -20,6 +20,13 @@ def hook(name):
     return module
 
 
+def test_every_page_is_in_the_navigation():
+    nav = (HOME / "mkdocs.yml").read_text(encoding="utf-8")
+    for path in sorted((HOME / "docs").rglob("*.md")):
+        page = path.relative_to(HOME / "docs").as_posix()
+        assert f"{page}\n" in nav, f"add {page} to mkdocs.yml"
+
+
 class TestFormulas:
     @pytest.fixture(scope="class")
     @staticmethod
