@@ -125,10 +125,11 @@ def report(model: Any, data: Any, path: Path | str, *, max_risk: float | None = 
 
     Returns the scores and metrics on the page.
 
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(600, 3))
+    >>> from tempfile import TemporaryDirectory
+    >>> logits = np.random.default_rng(0).normal(size=(600, 3))
     >>> field = QIPF(bandwidth=1.0).fit(logits[:300]).calibrate(logits[300:400])
-    >>> report(field, (logits[400:],), getfixture("tmp_path") / "page.html")
+    >>> with TemporaryDirectory() as folder:
+    ...     report(field, (logits[400:],), f"{folder}/page.html")
     Study(200 predictions)
     """
     output = checked_page(path)
