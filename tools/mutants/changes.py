@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 SOURCE = Path(__file__).parents[2] / "src" / "qipf"
 
 #: Functions whose numbers are only shown, and calls whose arguments are texts.
-SHOWN, TEXTS = {"facts", "__repr__", "__str__"}, {"warn", "progress", "progress_bar"}
+SHOWN = {"facts", "summary", "plot", "_shown", "_finding", "__repr__", "__str__"}
+TEXTS = {"warn", "progress", "progress_bar"}
 
 COMPARED: dict[type, list[type]] = {
     ast.Lt: [ast.LtE, ast.GtE], ast.LtE: [ast.Lt, ast.Gt], ast.Gt: [ast.GtE, ast.LtE],
