@@ -8,6 +8,7 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+from scipy.stats import binomtest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
@@ -69,7 +70,7 @@ confidence = confidence.max(1) / confidence.sum(1)
 other = qipf.risk_coverage(1 - confidence[held_out], wrong[held_out])
 fig, axis = plt.subplots(figsize=(6, 3.2))
 axis.fill_between(curve.coverage, curve.low, curve.high, color="#d55e00", alpha=0.2, lw=0)
-axis.plot(curve.coverage, curve.risk, color="#d55e00", label="QIPF")
+axis.plot(curve.coverage, curve.risk, color="#d55e00", label=f"QIPF ({field.score_})")
 axis.plot(other.coverage, other.risk, color="#0072b2", ls="--", label="softmax confidence")
 axis.set(xlabel="coverage", ylabel="selective risk", xlim=(0, 1), ylim=(0, 0.2))
 axis.legend()
@@ -86,13 +87,16 @@ fig.tight_layout()
 pool = np.arange(1500, len(classes))
 every_score = field.uncertainty(logits)
 risks, coverages = [], []
-for _ in range(200):
+for _ in range(1000):
     drawn = random.choice(pool, 1000)
     rule = qipf.accept_rule(every_score[drawn], wrong[drawn], max_risk=0.05)
     taken = rule(every_score[pool])
     risks.append(wrong[pool][taken].mean() if taken.any() else 0.0)
     coverages.append(taken.mean())
-print(f"broken in {np.mean(np.array(risks) > 0.05):.1%} of 200 calibration sets")
+broken = binomtest(int(np.sum(np.array(risks) > 0.05)), len(risks))
+low, high = broken.proportion_ci()
+print(f"broken in {broken.k} of {broken.n} calibration sets: {broken.statistic:.1%}")
+print(f"95 % interval of that share: {low:.1%} to {high:.1%}")
 print(f"mean coverage {np.mean(coverages):.0%}, mean risk {np.mean(risks):.1%}")
 
 # %% [markdown]

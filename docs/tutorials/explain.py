@@ -54,7 +54,7 @@ print(explanation)
 def show(i):
     """An image, and its nearest training images of the predicted class and of its rival."""
     why = model.explain(new_images[i : i + 1], nearest=4)[0]
-    fig, axes = plt.subplots(2, 5, figsize=(7.5, 3.4))
+    fig, axes = plt.subplots(2, 5, figsize=(7.5, 4.0))
     rows = {why.predicted: why.nearest, why.rival: why.nearest_rival}
     for row, (label, found) in zip(axes, rows.items(), strict=True):
         row[0].imshow(new_images[i, 0], cmap="gray_r")
