@@ -69,11 +69,8 @@ confidence = np.exp(logits - logits.max(1, keepdims=True))
 confidence = confidence.max(1) / confidence.sum(1)
 other = qipf.risk_coverage(1 - confidence[held_out], wrong[held_out])
 fig, axis = plt.subplots(figsize=(6, 3.2))
-axis.fill_between(curve.coverage, curve.low, curve.high, color="#d55e00", alpha=0.2, lw=0)
-axis.plot(curve.coverage, curve.risk, color="#d55e00", label=f"QIPF ({field.score_})")
-axis.plot(other.coverage, other.risk, color="#0072b2", ls="--", label="softmax confidence")
-axis.set(xlabel="coverage", ylabel="selective risk", xlim=(0, 1), ylim=(0, 0.2))
-axis.legend()
+curve.plot(axis, name=f"QIPF ({field.score_})", color="#d55e00")
+other.plot(axis, name="softmax confidence", color="#0072b2", linestyle="--")
 fig.tight_layout()
 
 # %% [markdown]

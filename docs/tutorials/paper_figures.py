@@ -8,9 +8,9 @@
 # %% [markdown]
 # ## A sine wave in one dimension
 #
-# 3,000 samples of a sine wave are the centres. `density` is the field, lowest in the middle. The
-# potential is lowest beside the density's peaks and grows outside the data. Every mode peaks
-# further out.
+# 3,000 samples of a sine wave are the centres. The density is the field. The potential is low where
+# the density is high, and grows outside the data. Odd modes grow outside too; even modes peak where
+# their Hermite polynomial is zero (poles, which are softened here).
 
 # %%
 import warnings
@@ -73,7 +73,7 @@ for axis, (name, values) in zip(axes, drawn.items(), strict=True):
 # ## Rotated digits
 #
 # The paper's experiment in small: a network on digits, test images rotated more and more. The
-# uncertainty rises as the accuracy falls.
+# mean uncertainty rises at first, while the accuracy falls, and then stays high.
 
 # %%
 from scipy.ndimage import rotate

@@ -83,11 +83,8 @@ print(f"wrong: {wrong.mean():.1%} of all, {wrong[prediction.accepted].mean():.1%
 # by the margin alone.
 
 # %%
-scores = {"FeatureQIPF": prediction.uncertainty, "margin": -np.abs(margins(inputs[new]))[:, 0]}
 fig, axis = plt.subplots(figsize=(6, 3.2))
-for (name, score), color in zip(scores.items(), ("#d55e00", "#0072b2"), strict=True):
-    curve = qipf.risk_coverage(score, wrong)
-    axis.plot(curve.coverage, curve.risk, label=name, color=color)
-axis.set(xlabel="share of predictions accepted", ylabel="wrong among the accepted", xlim=(0, 1))
-axis.legend()
+qipf.risk_coverage(prediction.uncertainty, wrong).plot(axis, name="FeatureQIPF", color="#d55e00")
+size = np.abs(margins(inputs[new]))[:, 0]
+qipf.risk_coverage(-size, wrong).plot(axis, name="margin", color="#0072b2", linestyle="--")
 fig.tight_layout()
