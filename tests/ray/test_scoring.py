@@ -202,7 +202,9 @@ def test_logits_but_no_other_columns_may_have_names_of_results():
     alone = ray.data.from_arrow(given.drop_columns(["id"]))
     scored = distributed.score(alone, field, TAKEN, modes=True, workers=1)
     found = pa.concat_tables(ray.get(scored.to_arrow_refs()))
-    assert found.column_names == ["predicted", "uncertainty", "outlier", "mode_1", "mode_2"]
+    assert found.column_names == [
+        "predicted", "uncertainty", "outlier", "novelty", "mode_1", "mode_2",
+    ]  # fmt: skip
     logits = np.stack([given[name].to_numpy() for name in ("uncertainty", "mode_2")], axis=1)
     for name, values in steady_results(field, logits, result_names(field, True)).items():
         assert found[name].to_numpy().tobytes() == values.tobytes(), name

@@ -89,7 +89,7 @@ def score_shards(
     >>> score_shards(field, folder / "in", folder / "out").total.rows
     4
     >>> pq.read_table(folder / "out" / "b.parquet").column_names
-    ['id', 'predicted', 'uncertainty', 'outlier']
+    ['id', 'predicted', 'uncertainty', 'outlier', 'novelty']
     """
     checked_field(field)
     output = Path(output)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from qipf.bench.suites import CLEAN
 from qipf.calibration.accept_rule import AcceptRule
-from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.reporting.charts import Charts, chart_spec
 from qipf.reporting.page import render
 from qipf.reporting.run.charts import MOST_EVIDENCE, accuracy_chart, timeline_chart
@@ -27,6 +26,9 @@ from qipf.reporting.run.decisions import (
     split_evaluation,
 )
 from qipf.reporting.run.results import Run, Scores, by_severity, condition_text, level_text
+
+#: Estimators of the accuracy that take any score; "log_odds" takes log-odds of errors alone.
+ESTIMATORS = ("threshold", "isotonic")
 
 #: Fewer clean test predictions than this are not split.
 FEWEST = 20
