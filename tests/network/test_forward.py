@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import qipf
-from qipf.network.forward import evaluating
+from qipf.errors import QIPFInputError
+from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of
 from tests.forks import in_child
 
 
@@ -84,3 +85,32 @@ def test_a_forked_process_runs_a_network_that_a_thread_of_its_parent_runs():
         thread.join()
     handle.remove()
     assert all(module.training for module in net.modules())
+
+
+def test_modules_and_layers_are_those_of_torch_by_all_their_names():
+    shared = nn.Linear(2, 2)
+    net = nn.Sequential(shared, nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU())}))
+    net[1].register_module("none", None)
+    net.beside = net[1]["a"]
+    assert set(modules_of(net).values()) == set(net.modules())
+    assert {id(part) for part in tensors_of(net)} == {id(part) for part in net.parameters()}
+    for name, layer in net.named_modules(remove_duplicate=False):
+        if name:
+            assert named_layer(net, name) is layer
+    for name in ("", "1.none", "1.b", "0.weight", "training", None, 0):
+        with pytest.raises(QIPFInputError, match="no layer"):
+            named_layer(net, name)
+
+
+def test_the_modes_of_all_modules_are_restored_even_if_the_network_sets_its_own():
+    class Frozen(nn.Sequential):
+        def train(self, mode=True):
+            super().train(mode)
+            self[1].eval()
+            return self
+
+    net = Frozen(nn.Dropout(), nn.Dropout()).train()
+    with evaluating(net):
+        assert not any(module.training for module in net.modules())
+        net[1].train()
+    assert [module.training for module in net] == [True, False]

@@ -78,9 +78,9 @@ class ClassField:
         return len(self.embeddings) * self.classes <= LARGEST_TABLE
 
     @cached_property
-    def _members(self) -> Tensor:  # (N, classes)
-        table = self.embeddings.new_zeros(len(self.embeddings), self.classes)
-        return table.scatter_(1, self.labels.long()[:, None], self.counts[:, None])
+    def _members(self) -> Tensor:  # (classes, N)
+        table = self.embeddings.new_zeros(self.classes, len(self.embeddings))
+        return table.scatter_(0, self.labels.long()[None], self.counts[None])
 
     @cached_property
     def _sums(self) -> ClassSums:
@@ -94,6 +94,8 @@ class ClassField:
 
     def __call__(self, rows: Tensor) -> FieldValues:  # (n, D)
         """Posterior of the classes, and log density of the whole field, at each row."""
+        if not self._tiled(rows) and len(rows) * len(self.embeddings) <= by_device(BLOCK, rows):
+            return self.in_one(rows)
         return next(self.at_bandwidths(rows, [self.bandwidth]))
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
@@ -101,11 +103,14 @@ class ClassField:
 
         In tiles, only bandwidths whose squares differ by powers of two share it.
         """
-        tiled = rows.device.type == "cpu" and len(self.embeddings) >= FEWEST_TILED
-        evaluate = self._in_tiles if tiled or not self._few_classes else self._in_blocks
+        evaluate = self._in_tiles if self._tiled(rows) else self._in_blocks
         for found in zip(*evaluate(rows, bandwidths), strict=True):
             posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
             yield FieldValues(posterior, log_density)
+
+    def _tiled(self, rows: Tensor) -> bool:
+        many = rows.device.type == "cpu" and len(self.embeddings) >= FEWEST_TILED
+        return many or not self._few_classes
 
     def _in_tiles(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
         """Values at every bandwidth for `ROWS` rows at a time, over tiles of centres."""
@@ -116,18 +121,12 @@ class ClassField:
 
     def _in_blocks(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
         """Values at every bandwidth for one block of rows at a time, over all centres."""
-        last = len(bandwidths) - 1
         for cosines in self._cosines(rows):
-            nearest = cosines.amax(1, keepdim=True)
-            yield [
-                self._evaluated(cosines, nearest, bandwidth, reuse=k == last)
-                for k, bandwidth in enumerate(bandwidths)
-            ]
+            yield [self._evaluated(cosines, bandwidth) for bandwidth in bandwidths]
 
     def in_one(self, rows: Tensor) -> FieldValues:  # (n, D)
         """As `__call__`, in one block for any number of rows: for graphs."""
-        cosines = self.metric(rows) @ self.embeddings.T
-        return self._evaluated(cosines, cosines.amax(1, keepdim=True), self.bandwidth, reuse=False)
+        return self._evaluated(self.metric(rows) @ self.embeddings.T, self.bandwidth)
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
@@ -137,8 +136,7 @@ class ClassField:
             cosines = part @ self.embeddings.T
             known = (mine >= 0).nonzero()[:, 0]
             cosines[known, mine[known]] = -math.inf
-            nearest = cosines.amax(1, keepdim=True)
-            found.append(self._evaluated(cosines, nearest, self.bandwidth, reuse=True))
+            found.append(self._evaluated(cosines, self.bandwidth))
         posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
         return FieldValues(posterior, log_density)
 
@@ -169,17 +167,17 @@ class ClassField:
         for part in rows.split(size):
             yield self.metric(part) @ self.embeddings.T
 
-    def _evaluated(
-        self, cosines: Tensor, nearest: Tensor, bandwidth: float, reuse: bool
-    ) -> FieldValues:
+    def _evaluated(self, cosines: Tensor, bandwidth: float) -> FieldValues:  # (n, N)
         inverse = 1 / (bandwidth * bandwidth)
-        kernel = cosines.sub_(nearest) if reuse else cosines - nearest
-        kernel = kernel.mul_(inverse).exp_()  # of the nearest centre: 1
-        return self._values(self._by_class(kernel), (nearest[:, 0] - 1) * inverse)
+        scores = cosines * inverse
+        shares = torch.softmax(scores, 1)  # kernels divided by their sum; faster than exp alone
+        # the nearest centre's kernel, relative to itself, is 1
+        by_class = self._by_class(shares) / shares.amax(1, keepdim=True)
+        return self._values(by_class, scores.amax(1) - inverse)
 
     def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
         if self._few_classes:
-            return kernel @ self._members
+            return (self._members @ kernel.T).T  # three times as fast as kernel @ members.T
         sums = kernel.new_zeros(self.classes, kernel.shape[0])
         return sums.index_add(0, self.labels.long(), (kernel * self.counts).T).T
 

@@ -43,7 +43,7 @@ class Metric:
         rows = rows.float()
         if self.gain_free:
             rows = unit_length(rows)
-        return unit_length(unit_length(rows - self.mean) @ self.directions)
+        return unit_length((rows - self.mean) @ self.directions)
 
     def to(self, device: torch.device) -> "Metric":
         """The same metric on another device."""

@@ -74,7 +74,7 @@ def own_and_others(posteriors: Tensor, predicted: Tensor) -> tuple[Tensor, Tenso
 
 def weighted_mean(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), (L,) -> (n, C)
     """The mixture's probabilities, in float64."""
-    return torch.einsum("nlc,l->nc", posteriors.double(), weights.double())
+    return (posteriors.double() * weights.double()[:, None]).sum(1)
 
 
 def log_odds(against: Tensor, own: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ def odds_columns(own: Tensor, against: Tensor, weights: Tensor) -> Tensor:  # ->
 
     `own` and `against` (n, L) are probabilities of the predicted classes, and of all others.
     """
-    mixture = log_odds((against * weights).sum(1), (own * weights).sum(1))
-    softmax = log_odds(against[:, 0], own[:, 0])
-    floored = (part[:, 1:].clamp(min=TINY_IN_LAYER) for part in (against, own))
-    return torch.cat([mixture[:, None], softmax[:, None], log_odds(*floored)], 1)
+    parts = torch.stack([against, own])
+    mixture = (parts * weights).sum(2, keepdim=True)
+    floored = parts[..., 1:].clamp(min=TINY_IN_LAYER)
+    return log_odds(*torch.cat([mixture, parts[..., :1], floored], 2))
 
 
 def evidence_of(

@@ -211,18 +211,20 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
     def _evaluate(self, example: Example) -> tuple[Tensor, Rows, Tensor, Tensor, Tensor | None]:
         """Logits, rows of the layers, posteriors, log densities, and what has none."""
-        logits, rows, missing = self._usable(*self._read(example), "network's output")
+        with evaluating(self.net):
+            output, rows = self._read(example)
+        logits, rows, missing = self._usable(output, rows, "network's output")
         return logits, rows, *self._posteriors(logits, rows), missing
 
     def _read(self, example: Example) -> tuple[Tensor, Rows]:
-        """Logits and rows of the layers."""
+        """Logits and rows of the layers of the network, which is in evaluation mode."""
         first = next(iter(example.tensors.values()), None)
         if first is None or first.ndim < 2:
             given = "no tensor" if first is None else f"shape {tuple(first.shape)}"
             raise QIPFInputError(
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )
-        with evaluating(self.net), torch.no_grad():
+        with torch.no_grad():
             return run_in_batches(self.net, example, self.layers_, self._example)
 
     def _graph(

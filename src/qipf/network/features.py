@@ -195,12 +195,15 @@ def run_in_batches(
     `fitted` is what errors compare the inputs with.
     """
     example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
-    device, parts = device_of(net), []
-    for start in range(0, max(1, example.rows), BATCH):
-        part = example.take(slice(start, start + BATCH)).mapped(lambda part: part.to(device))
+    device, count, parts = device_of(net), example.rows, []
+    for start in range(0, max(1, count), BATCH):
+        part = example if count <= BATCH else example.take(slice(start, start + BATCH))
+        part = part.mapped(lambda part: part.to(device))
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))
         parts.append((single_logits(output), rows))
+    if len(parts) == 1:
+        return parts[0]
     rows = {site: torch.cat([found[site] for _, found in parts]) for site in sites}
     return torch.cat([logits for logits, _ in parts]), rows
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -36,27 +37,56 @@ def evaluating(net: nn.Module) -> Iterator[None]:
 
     Other threads that use the same network, or one that shares modules with it, wait.
     """
-    modules, thread = list(net.modules()), threading.get_ident()
+    modules, thread = modules_of(net), threading.get_ident()
     with _released:
-        _released.wait_for(lambda: all(_user(module, thread) == thread for module in modules))
-        taken = [_Use(each, thread, each.training) for each in modules if id(each) not in _uses]
-        _uses.update((id(use.module), use) for use in taken)
-    modes = [(module, module.training) for module in modules]
-    net.eval()
+        _released.wait_for(
+            lambda: all(_uses[key].thread == thread for key in modules.keys() & _uses.keys())
+        )
+        taken = {
+            key: _Use(module, thread, module.training)
+            for key, module in modules.items()
+            if key not in _uses
+        }
+        _uses.update(taken)
+    modes = [(module, module.training) for module in modules.values()]
+    if any(training for _, training in modes):
+        net.eval()
     try:
         yield
     finally:
         for module, training in modes:
-            module.training = training
+            if module.training != training:
+                module.training = training
         with _released:
-            for use in taken:
-                del _uses[id(use.module)]
+            for key in taken:
+                del _uses[key]
             _released.notify_all()
 
 
-def _user(module: nn.Module, otherwise: int) -> int:
-    use = _uses.get(id(module))
-    return otherwise if use is None else use.thread
+def modules_of(net: nn.Module) -> dict[int, nn.Module]:
+    """The network and all modules in it, by identity.
+
+    Several times faster than `nn.Module.modules`, which counts where one prediction takes less
+    than a millisecond.
+
+    >>> len(modules_of(nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU()))))
+    4
+    """
+    found, left = {id(net): net}, [net]
+    for module in left:
+        for child in module._modules.values():
+            if child is not None and id(child) not in found:
+                found[id(child)] = child
+                left.append(child)
+    return found
+
+
+def tensors_of(net: nn.Module) -> Iterator[Tensor]:
+    """Weights and buffers, each as often as a module has it."""
+    for module in modules_of(net).values():
+        for tensor in chain(module._parameters.values(), module._buffers.values()):
+            if tensor is not None:
+                yield tensor
 
 
 def _release_after_fork() -> None:
@@ -102,8 +132,9 @@ def versions(net: nn.Module) -> tuple[tuple[int, int], ...]:
     >>> versions(net) == before
     False
     """
-    tensors = (*net.parameters(), *net.buffers())
-    return tuple((part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors)
+    return tuple(
+        (part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors_of(net)
+    )
 
 
 def unchanged(net: nn.Module, fitted: str | None) -> str:
@@ -119,9 +150,13 @@ def unchanged(net: nn.Module, fitted: str | None) -> str:
 
 def named_layer(net: nn.Module, layer: str) -> nn.Module:
     """The layer by any of its names."""
+    if isinstance(layer, str) and layer:
+        found: nn.Module | None = net
+        for part in layer.split("."):
+            found = None if found is None else found._modules.get(part)
+        if found is not None:
+            return found
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
-    if isinstance(layer, str) and layer in layers:
-        return layers[layer]
     if str(layer) in layers:
         raise QIPFInputError(
             f"The network has no layer {layer!r}: names are strings. Did you mean {str(layer)!r}?"
@@ -200,6 +235,5 @@ def require_logits(run: Callable[[], Any]) -> None:
 
 def device_of(net: nn.Module) -> torch.device:
     """Device of the network; the CPU if it has no weights."""
-    for tensor in (*net.parameters(), *net.buffers()):
-        return tensor.device
-    return torch.device("cpu")
+    first = next(chain(net.parameters(), net.buffers()), None)
+    return torch.device("cpu") if first is None else first.device
