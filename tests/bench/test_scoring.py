@@ -160,7 +160,7 @@ def test_sentences_are_corrupted_before_they_are_tokens(tmp_path):
     records = list(bench.results("typing", 0.2, methods))
     assert [record["method"] for record in records] == list(methods)
     expected = vocabulary.encode(corrupt(sentences, "typing", 0.2))
-    assert torch.equal(bench._inputs("typing", 0.2), expected)
+    assert torch.equal(bench.inputs("typing", 0.2), expected)
     assert not torch.equal(expected, tokens)
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.pt"))
     assert files == [f"networks/seed{k}/text/network.pt" for k in range(2)]

@@ -258,3 +258,64 @@ def test_novelties_of_other_predictions_are_refused(rng):
     estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)
     with pytest.raises(QIPFInputError, match="one per prediction"):
         estimator.estimate(odds, novelty=novelty[:50])
+
+
+def test_predictions_in_surplus_are_counted_as_wrong(rng):
+    """A window whose predictions collapsed into one class, at uncertainties as usual."""
+    counts = np.array([400, 300, 300])
+    doubt, wrong = draw(rng, 1000, "fair")
+    usual = AccuracyEstimator(doubt, wrong)
+    estimator = AccuracyEstimator(doubt, wrong, class_counts=counts)
+    without = usual.estimate(doubt, predicted=np.zeros(1000))  # it knows no held-out shares
+    collapsed = estimator.estimate(doubt, predicted=np.zeros(1000))
+    p = counts / 1000
+    rho = -np.sqrt(np.outer(p, p) / np.outer(1 - p, 1 - p))
+    np.fill_diagonal(rho, 1)
+    sigma = np.sqrt(p * (1 - p) * (1 / 1000 + 1 / 1000))
+    variance = (1 - 2 / np.pi) * (np.outer(sigma, sigma) * rho**2).sum()
+    chance = np.sqrt(2 / np.pi) * sigma.sum() + 2 * np.sqrt(variance)
+    assert without.surplus is None
+    assert collapsed.surplus == pytest.approx(0.6 - chance / 2, abs=1e-12)
+    assert collapsed.accuracy == pytest.approx(without.accuracy * (1 - collapsed.surplus))
+    assert "more of some classes than expected" in str(collapsed)
+    same = estimator.estimate(doubt, predicted=np.repeat([0, 1, 2], counts))
+    assert (same.accuracy, same.surplus) == (without.accuracy, 0.0)
+    assert "than expected" not in str(same)
+
+
+def test_a_surplus_by_chance_is_rare(rng):
+    for classes, window in ((2, 50), (10, 200), (150, 1000)):
+        shares = rng.dirichlet(np.full(classes, 3.0))
+        found = []
+        for _ in range(400):
+            held_out = rng.multinomial(2000, shares)
+            estimator = AccuracyEstimator([0.1, 0.9], [False, True], class_counts=held_out)
+            told = estimator.estimate(
+                np.zeros(window), predicted=rng.choice(classes, window, p=shares)
+            )
+            found.append(told.surplus > 0)
+        assert np.mean(found) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 400)
+
+
+def test_predictions_of_no_class_and_of_unknown_classes():
+    estimator = AccuracyEstimator([0.1, 0.9], [False, True], class_counts=[1, 1])
+    assert estimator.estimate([0.1, 0.2], predicted=[-1, -1]).surplus == 0.0
+    for predicted in ([0, 2], [0], [0.5, 1]):
+        with pytest.raises(QIPFInputError, match="predicted must hold a class from 0 to 1"):
+            estimator.estimate([0.1, 0.2], predicted=predicted)
+    for counts in ([], [0, 0], [-1, 2], [0.5, 1.0], [[1, 2]]):
+        with pytest.raises(QIPFInputError, match="class_counts must hold whole numbers"):
+            AccuracyEstimator([0.1, 0.9], [False, True], class_counts=counts)
+
+
+def test_the_classes_of_predictions_are_heard_unless_they_may_shift(rng):
+    doubt, wrong = draw(rng, 1000, "fair")
+    held_out = Calibration(doubt, wrong, class_counts=[500, 500])
+    window = Prediction(np.zeros((400, 2)), np.zeros(400, int), doubt[:400])
+    told = estimate_accuracy(window, held_out)
+    unheard = estimate_accuracy(window, held_out, label_shift=True)
+    assert 0.4 < told.surplus < 0.5
+    assert unheard.surplus is None
+    assert told.accuracy == pytest.approx(unheard.accuracy * (1 - told.surplus))
+    pixels = Prediction(np.zeros((20, 2, 20)), np.zeros((20, 20), int), doubt[:400])
+    assert estimate_accuracy(pixels, held_out).surplus is None

@@ -64,8 +64,8 @@ def test_calibration_set_and_rule_change_together(monkeypatch):
     before, seen = field.calibration_, []
 
     class Calibration(CalibrationMixin._set_calibration.__globals__["Calibration"]):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
             seen.append((field.calibration_, field.rule_))
 
     monkeypatch.setattr("qipf.calibration.mixin.Calibration", Calibration)

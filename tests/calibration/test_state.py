@@ -53,6 +53,20 @@ def test_a_calibration_without_errors_comes_back(tmp_path):
     assert loaded.calibration_.wrong is None
     assert loaded.rule_ is None
     np.testing.assert_array_equal(loaded.calibration_.scores, field.calibration_.scores)
+    counts = np.bincount(QUERIES.argmax(1), minlength=QUERIES.shape[1])
+    np.testing.assert_array_equal(loaded.calibration_.class_counts, counts)
+
+
+@pytest.mark.parametrize("count", [-1.0, np.nan, np.inf])
+def test_counts_of_classes_that_cannot_be(tmp_path, count):
+    field = QIPF(bandwidth=3.0).fit(make_logits(50).numpy()).calibrate(QUERIES)
+    path = tmp_path / "field.qipf"
+    qipf.save(field, path)
+    forge = Forge(path.read_bytes())
+    forge.array("calibration_class_counts")[0] = count
+    path.write_bytes(forge.data())
+    with pytest.raises(QIPFFileError, match="its held-out counts of classes are"):
+        qipf.load(path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +186,10 @@ def errors_without_scores(forge):
         (narrow_novelties, "its held-out novelties are float32 of shape (560,)"),
         (nan_novelty, "its held-out novelties are not finite"),
         (narrow_scores, "its held-out scores are float32 of shape (560,)"),
-        (errors_without_scores, "it has errors or novelties of held-out predictions, but not"),
+        (
+            errors_without_scores,
+            "it has errors, novelties or classes of held-out predictions, but not",
+        ),
     ],
 )
 def test_invalid_calibration_sets_are_rejected(tmp_path, valid, change, reason):

@@ -87,12 +87,12 @@ class NetworkBench:
     def results(self, corruption: str, level: float, methods: Sequence[str]) -> Iterator[Record]:
         """The results of these methods at one level, one after the other."""
         fitted = [self.method(name) for name in methods]
-        inputs = self._inputs(corruption, level)
+        inputs = self.inputs(corruption, level)
         batch, network_seconds = self._timed(lambda: Batch.of(self.network, inputs))
         unseen = corruption in self.setting.suite.unseen
         wrong, labels = np.ones(len(batch), bool), None
         if not unseen:
-            labels = self._part(self.dataset.test_labels).to(batch.predicted.device)
+            labels = self.test_labels.to(batch.predicted.device)
             wrong = (batch.predicted != labels).cpu().numpy()
         for method in fitted:
             task = Task(self.spec.name, corruption, level, method.name, self.setting.suite.seed)
@@ -115,7 +115,12 @@ class NetworkBench:
         seed = self.setting.suite.seed
         return ScoreStore(self.setting.out, self.spec.name, corruption, seed)
 
-    def _inputs(self, corruption: str, level: float) -> Tensor:
+    @property
+    def test_labels(self) -> Tensor:  # (n,)
+        """Labels of the test inputs that the suite takes."""
+        return self._part(self.dataset.test_labels)
+
+    def inputs(self, corruption: str, level: float) -> Tensor:
         """The test inputs at one level, or those of an out-of-distribution set."""
         if corruption == CLEAN:
             return self._images

@@ -22,6 +22,9 @@ METHODS = ("threshold", "isotonic", "log_odds")
 #: estimate is called reliable.
 NOVEL, RELIABLE = 0.05, 0.15
 
+#: Standard deviations up to which a surplus is put down to chance.
+BY_CHANCE = 2.0
+
 #: Largest constant that is added to log-odds.
 LARGEST = 20.0
 
@@ -44,13 +47,19 @@ class AccuracyEstimate:
     held_out: int  # labelled predictions that the estimate rests on
     #: Share of the window that is more novel than 95 % of the held-out inputs; None if unknown.
     novel: float | None = None
+    #: Share of the window by which predicted classes exceed their held-out shares, beyond chance;
+    #: None if unknown.
+    surplus: float | None = None
 
     def __str__(self) -> str:
         novel = "" if self.novel is None else f"; {percent(self.novel)} of them novel"
+        surplus = ""
+        if self.surplus:
+            surplus = f"; {percent(self.surplus)} more of some classes than expected"
         return (
             f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
             f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
-            f"ones{novel}"
+            f"ones{novel}{surplus}"
             + (", so the estimate is probably too high" if self.reliable is False else "")
         )
 
@@ -90,6 +99,12 @@ class AccuracyEstimator:
     averages their probabilities, after a constant is added to all log-odds, so that the average is
     right on the held-out set. The constant is left out where many inputs of the window are novel.
 
+    Under strong shift a network predicts few classes for everything. If the classes of the window
+    occur in the same shares as in the held-out set, then as many predictions are wrong as exceed
+    these shares: the *surplus* s, half the sum of the differences between the shares of predicted
+    classes, less what chance explains. The others are right at the estimated rate, so the estimate
+    is multiplied by 1 - s. Without predicted classes it is not.
+
     The interval for the window's true accuracy extends :math:`z\sqrt V + z^2/2n + 1/2m` to both
     sides, V being the variance of the estimate's error on the window and from the held-out set. The
     second term is that of bounds on small counts, such as Wilson's: where few held-out predictions
@@ -108,6 +123,7 @@ class AccuracyEstimator:
     wrong : (n,) booleans, where the model erred on them.
     method : ``"threshold"``, ``"isotonic"`` or ``"log_odds"``.
     novelty : (n,) novelties of the held-out inputs; optional.
+    class_counts : (classes,) held-out predictions of each class; optional.
 
     Examples
     --------
@@ -120,7 +136,12 @@ class AccuracyEstimator:
     """
 
     def __init__(
-        self, uncertainty: Any, wrong: Any, method: str = "threshold", novelty: Any = None
+        self,
+        uncertainty: Any,
+        wrong: Any,
+        method: str = "threshold",
+        novelty: Any = None,
+        class_counts: Any = None,
     ) -> None:
         if method not in METHODS:
             raise unknown_name("method", method, METHODS)
@@ -129,10 +150,11 @@ class AccuracyEstimator:
                 "The held-out predictions have no known errors, so accuracy cannot be estimated. "
                 "Calibrate with labels."
             )
-        held_out = Calibration(uncertainty, wrong, novelty=novelty)
+        held_out = Calibration(uncertainty, wrong, novelty=novelty, class_counts=class_counts)
         self.method = method
         self.held_out = len(held_out)
         assert held_out.wrong is not None
+        self._class_counts = held_out.class_counts
         self._novel_limit = None
         if held_out.novelty is not None:
             self._novel_limit = float(np.quantile(held_out.novelty, 1 - NOVEL, method="higher"))
@@ -147,14 +169,21 @@ class AccuracyEstimator:
     @classmethod
     def of(cls, calibration: Calibration, method: str = "threshold") -> "AccuracyEstimator":
         """The estimator of a calibration set: ``AccuracyEstimator.of(model.calibration_)``."""
-        return cls(calibration.scores, calibration.wrong, method, calibration.novelty)
+        return cls(
+            calibration.scores,
+            calibration.wrong,
+            method,
+            calibration.novelty,
+            calibration.class_counts,
+        )
 
     def estimate(
-        self, uncertainty: Any, confidence: float = 0.95, novelty: Any = None
+        self, uncertainty: Any, confidence: float = 0.95, novelty: Any = None, predicted: Any = None
     ) -> AccuracyEstimate:
         """Estimate the accuracy of predictions; an uncertainty of NaN counts as the highest.
 
-        With the novelties of the same inputs, the estimate tells how many of them are novel.
+        With the novelties of the same inputs, the estimate tells how many of them are novel. With
+        the predicted classes, those in surplus are counted as wrong; -1 is of no class.
         """
         values = checked_scores(uncertainty, "uncertainty")
         if len(values) == 0:
@@ -169,6 +198,11 @@ class AccuracyEstimator:
             )
         share = None if novel is None else float(novel.mean())
         accuracy, variance = self._by_steps(values) if self._steps else self._by_odds(values, share)
+        surplus = None
+        if predicted is not None and self._class_counts is not None:
+            counts = _counts(predicted, m, len(self._class_counts))
+            surplus = _surplus(counts, self._class_counts)
+            accuracy *= 1.0 - surplus
         # half a prediction: the true accuracy is a whole number of them
         z = float(ndtri(0.5 + confidence / 2))
         margin = z * math.sqrt(variance) + z * z / (2 * self.held_out) + 0.5 / m
@@ -180,6 +214,7 @@ class AccuracyEstimator:
             count=m,
             held_out=self.held_out,
             novel=share,
+            surplus=surplus,
         )
 
     def _by_steps(self, values: NDArray[np.float64]) -> tuple[float, float]:
@@ -209,7 +244,12 @@ class AccuracyEstimator:
 
 
 def estimate_accuracy(
-    predictions: Any, held_out: Any, confidence: float = 0.95, method: str | None = None
+    predictions: Any,
+    held_out: Any,
+    confidence: float = 0.95,
+    method: str | None = None,
+    *,
+    label_shift: bool = False,
 ) -> AccuracyEstimate:
     """Estimate the accuracy of a window of unlabelled predictions.
 
@@ -229,13 +269,56 @@ def estimate_accuracy(
     confidence : of the interval.
     method : see `AccuracyEstimator`; by default ``"log_odds"`` for predictions with a ``p_error``,
         ``"threshold"`` for others.
+    label_shift : whether classes may occur in other shares than in the calibration set. By default
+        a class that is predicted more often than there is a sign of errors.
     """
     estimator = AccuracyEstimator.of(
         calibration_of(held_out),
         method or ("threshold" if getattr(predictions, "p_error", None) is None else "log_odds"),
     )
     uncertainty = getattr(predictions, "uncertainty", predictions)
-    return estimator.estimate(uncertainty, confidence, getattr(predictions, "novelty", None))
+    predicted = None if label_shift else getattr(predictions, "predicted", None)
+    if predicted is not None and np.shape(predicted) != np.shape(uncertainty):  # of each pixel
+        predicted = None
+    novelty = getattr(predictions, "novelty", None)
+    return estimator.estimate(uncertainty, confidence, novelty, predicted)
+
+
+def _counts(predicted: Any, length: int, classes: int) -> NDArray[np.int64]:  # (classes,)
+    """How many predictions are of each class."""
+    values = checked_scores(predicted, "predicted")
+    if len(values) != length or not np.isin(values, np.arange(-1, classes)).all():
+        raise QIPFInputError(
+            f"predicted must hold a class from 0 to {classes - 1}, or -1, for each of {length} "
+            f"predictions; got {len(values)}, the highest {values.max(initial=-1):g}."
+        )
+    return np.bincount(values[values >= 0].astype(np.int64), minlength=classes)
+
+
+def _surplus(
+    window: NDArray[np.int64],  # (classes,)
+    held_out: NDArray[np.int64],  # (classes,)
+) -> float:
+    """Share of a window's predictions that exceed the held-out shares, less what chance explains.
+
+    >>> round(_surplus(np.array([900, 100]), np.array([5000, 5000])), 2)
+    0.37
+    >>> _surplus(np.array([510, 490]), np.array([5000, 5000]))
+    0.0
+    """
+    m, n = int(window.sum()), int(held_out.sum())
+    if m == 0:
+        return 0.0
+    share = held_out / n
+    variance = share * (1.0 - share)
+    # |X|, |Y| of two normal numbers have about the correlation ρ², here p_c p_d / (1-p_c)(1-p_d)
+    with_others = share**1.5 / np.sqrt(np.maximum(1.0 - share, 1 / n))
+    covariance = with_others.sum() ** 2 - np.square(with_others).sum()
+    mean = math.sqrt(2 / math.pi) * np.sqrt(variance).sum()
+    deviation = math.sqrt((1 - 2 / math.pi) * (variance.sum() + covariance))
+    chance = (mean + BY_CHANCE * deviation) * math.sqrt(1 / m + 1 / n)
+    difference = np.abs(window / m - share).sum()
+    return max(0.0, float(difference - chance) / 2)
 
 
 def _likeliest_constant(scores: NDArray[np.float64], rate: float) -> float:

@@ -14,7 +14,7 @@ from qipf.calibration.quantization import highest, rounded
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.arrays import as_given
 from qipf.validation.not_fitted import QIPFNotFittedError
-from qipf.validation.scores import checked_flags, checked_scores, finite_scores
+from qipf.validation.scores import checked_counts, checked_flags, checked_scores, finite_scores
 
 #: What predictions can be ranked by.
 SCORES = ("uncertainty", "novelty")
@@ -45,12 +45,15 @@ class Calibration:
     wrong : (n,) booleans, where the model erred on them; optional, for `qipf.calibration.accuracy`.
     origin : constant in the scores that is subtracted before they are rounded.
     novelty : (n,) of the same predictions; optional, to rank others by their novelty.
+    class_counts : (classes,) how many of them are of each predicted class; optional, for
+        `qipf.calibration.accuracy`.
 
     Attributes
     ----------
     scores : (n,) the scores, sorted, float64.
     wrong : (n,) booleans in the same order, or None.
     novelty : (n,) novelties in the same order, or None.
+    class_counts : (classes,) int64, or None.
 
     Examples
     --------
@@ -62,9 +65,15 @@ class Calibration:
     scores: NDArray[np.float64]
     wrong: NDArray[np.bool_] | None
     novelty: NDArray[np.float64] | None
+    class_counts: NDArray[np.int64] | None
 
     def __init__(
-        self, scores: Any, wrong: Any = None, origin: float = 0.0, novelty: Any = None
+        self,
+        scores: Any,
+        wrong: Any = None,
+        origin: float = 0.0,
+        novelty: Any = None,
+        class_counts: Any = None,
     ) -> None:
         values = finite_scores(scores, "scores")
         flags = None if wrong is None else checked_flags(wrong, len(values), "scores")
@@ -80,6 +89,9 @@ class Calibration:
         self.scores, self.origin = values[kept], origin
         self.wrong = None if flags is None else flags[kept]
         self.novelty = None if others is None else others[kept]
+        self.class_counts = (
+            None if class_counts is None else checked_counts(class_counts, "class_counts")
+        )
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -99,7 +99,10 @@ class CalibrationMixin(PlotMixin, Snapshots):
         self._refuse_training_rows(found.rows)
         uncertainty, wrong = found.uncertainty, found.wrong
         logits = found.rows if found.are_logits else None
-        calibration = Calibration(uncertainty, wrong, self.score_origin(), found.novelty)
+        counts = None if logits is None else logits.argmax(1).bincount(minlength=logits.shape[1])
+        calibration = Calibration(
+            uncertainty, wrong, self.score_origin(), found.novelty, class_counts=counts
+        )
         detection = None if wrong is None else error_detection(uncertainty, wrong, logits)
         with self._decisions()._changed() as model:
             model.calibration_, model.detection_ = calibration, detection

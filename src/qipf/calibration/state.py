@@ -18,7 +18,13 @@ from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require_keys
 
 #: Arrays that a calibrated model adds to a file.
-ARRAYS = {"calibration", "calibration_wrong", "calibration_novelty", "training"}
+ARRAYS = {
+    "calibration",
+    "calibration_wrong",
+    "calibration_novelty",
+    "calibration_class_counts",
+    "training",
+}
 
 
 def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
@@ -31,6 +37,8 @@ def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
             arrays["calibration_wrong"] = held_out.wrong.astype(np.float32)
         if held_out.novelty is not None:
             arrays["calibration_novelty"] = held_out.novelty
+        if held_out.class_counts is not None:
+            arrays["calibration_class_counts"] = held_out.class_counts.astype(np.float64)
     training = model.training_sample()
     if training is not None:
         arrays["training"] = training.rows.detach().cpu().numpy()
@@ -46,8 +54,11 @@ def restore_calibration(
     """Set a model's calibration set, error detection and accept rule from a file's content."""
     if "calibration" in arrays:
         model.calibration_ = _calibration(path, arrays, model.score_origin())
-    elif {"calibration_wrong", "calibration_novelty"} & set(arrays):
-        refuse(path, "it has errors or novelties of held-out predictions, but not their scores")
+    elif any(name.startswith("calibration_") for name in arrays):
+        refuse(
+            path,
+            "it has errors, novelties or classes of held-out predictions, but not their scores",
+        )
     if "training" in arrays:
         model._training = _training(path, arrays["training"], header.get("training_rows"))
     if header["rule"] is not None:
@@ -91,7 +102,12 @@ def _calibration(path: str, arrays: Arrays, origin: float) -> Calibration:
             refuse(path, f"its held-out novelties are {novelty.dtype} of shape {novelty.shape}")
         if not np.isfinite(novelty).all():
             refuse(path, "its held-out novelties are not finite")
-    return Calibration(scores, wrong, origin, novelty)
+    counts = arrays.get("calibration_class_counts")
+    if counts is not None:
+        if counts.ndim != 1 or not (counts >= 0).all() or not 0 < counts.sum() < 2**53:
+            refuse(path, f"its held-out counts of classes are {counts.tolist()!s:.80}")
+        counts = counts.astype(np.int64)
+    return Calibration(scores, wrong, origin, novelty, counts)
 
 
 def _training(path: str, rows: Any, total: Any) -> TrainingSample:

@@ -44,6 +44,17 @@ def checked_scores(values: Any, name: str) -> NDArray[np.float64]:  # (n,)
     return np.atleast_1d(array).astype(np.float64)
 
 
+def checked_counts(values: Any, name: str) -> NDArray[np.int64]:  # (k,)
+    """Whole numbers, none negative and not all 0."""
+    counts = _array(values, name)
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any() or not counts.any():
+        raise QIPFInputError(
+            f"{name} must hold whole numbers in one dimension, none negative and not all 0, got "
+            f"{counts.dtype} of shape {counts.shape}. Count with np.bincount(classes)."
+        )
+    return counts.astype(np.int64)
+
+
 def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  # (length,)
     """True where the prediction is wrong, one for each entry of the array called `beside`."""
     array = _array(wrong, "wrong")
