@@ -149,7 +149,7 @@ def plus(records: Sequence[Record]) -> str:
 
     The best of one pass is not `qipf_default`, which may be the entropy itself.
     """
-    own = ("qipf_plus", "qipf_default")
+    own = ("qipf_plus", "qipf_plus_novelty", "qipf_default")
     peers = sorted({r["method"] for r in records if r["forward_passes"] == 1} - {*own, "entropy"})
     areas, precision = (metric_table(records, m, "all").rows for m in ("roc_auc", "pr_auc"))
     rows = []

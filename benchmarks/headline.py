@@ -1,0 +1,208 @@
+"""Every mean and count that README and the site quote of the suites paper, modern and ood.
+
+    python benchmarks/headline.py > results/headline.md
+
+Reads results/paper, results/modern and results/ood (or the folder given by `--results`). A
+network's number is the mean over levels, then seeds and corruptions; levels without errors count
+nowhere. The peers of one pass are `qipf.bench.methods.ONE_PASS` without qipf_plus.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from qipf.bench.corruptions import UNRELATED
+from qipf.bench.methods import ONE_PASS
+from qipf.bench.results import read_results
+from qipf.bench.suites import CLEAN
+
+OURS, NOVELTY = "qipf_plus", "qipf_plus_novelty"
+METRICS = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "augrc": "AUGRC"}
+LOW_IS_GOOD = "augrc"
+RIVALS = ("stacked", "entropy", "ensemble_entropy", "ensemble_log_odds")
+
+#: Below chance while entropy is above by at least this much: such levels are listed.
+ABOVE_CHANCE = 0.05
+
+Cells = dict[str, dict[str, dict[tuple[str, float, int], dict[str, float]]]]
+
+
+def cells_of(folders: list[Path]) -> Cells:
+    """Metrics by network, method, and (corruption, level, seed)."""
+    found: Cells = defaultdict(lambda: defaultdict(dict))
+    for folder in folders:
+        for record in read_results(folder):
+            key = record["corruption"], float(record["level"]), record["seed"]
+            found[record["network"]][record["method"]][key] = record
+    return found
+
+
+def mean(
+    own: dict[tuple[str, float, int], dict[str, float]],
+    metric: str,
+    corruptions: Collection[str] | None = None,
+) -> float:
+    """Over levels and seeds, then corruptions; without the clean images unless they are asked."""
+    by: dict[str, list[float]] = defaultdict(list)
+    for (corruption, _, _), record in own.items():
+        asked = corruption in corruptions if corruptions is not None else corruption != CLEAN
+        if asked and record.get(metric) is not None:
+            by[corruption].append(record[metric])
+    return float(np.nanmean([np.nanmean(values) for values in by.values()])) if by else np.nan
+
+
+def one_pass(methods: Collection[str]) -> list[str]:
+    return [m for m in methods if m in ONE_PASS and m not in (OURS, NOVELTY)]
+
+
+def best(values: dict[str, float], metric: str) -> str:
+    sign = -1 if metric == LOW_IS_GOOD else 1
+    return max(values, key=lambda name: sign * values[name] if values[name] == values[name] else -9)
+
+
+def error_detection(cells: Cells, corruptions: Collection[str] | None) -> Iterator[str]:
+    """One table for each metric, and how often qipf_plus is first."""
+    for metric, title in METRICS.items():
+        yield f"| {title} | {OURS} | best peer of one pass | " + " | ".join(RIVALS) + " |"
+        yield "| --- |" + " --- |" * (2 + len(RIVALS))
+        sign, ahead, rows = (-1 if metric == LOW_IS_GOOD else 1), defaultdict(int), []
+        for network, methods in cells.items():
+            values = {m: mean(own, metric, corruptions) for m, own in methods.items()}
+            if np.isnan(values[OURS]):
+                continue
+            peers = {m: values[m] for m in one_pass(values)}
+            peer = best(peers, metric)
+            row = [values[OURS], peers[peer], *(values.get(m, np.nan) for m in RIVALS)]
+            rows.append(row)
+            for name, value in zip(("one pass", *RIVALS), row[1:], strict=True):
+                ahead[name] += sign * (row[0] - value) > 0
+            shown = [_number(row[0]), f"{_number(row[1])} {peer}", *map(_number, row[2:])]
+            yield f"| {network} | " + " | ".join(shown) + " |"
+        yield "| mean | " + " | ".join(map(_number, np.nanmean(rows, axis=0))) + " |"
+        yield (
+            f"| {OURS} is ahead in | | "
+            + " | ".join(f"{ahead[name]} of {len(rows)}" for name in ("one pass", *RIVALS))
+            + " |"
+        )
+        yield ""
+
+
+def by_corruption(cells: Cells) -> Iterator[str]:
+    """In how many pairs of a network and a corruption qipf_plus is ahead."""
+    for metric, title in METRICS.items():
+        sign, ahead, count = (-1 if metric == LOW_IS_GOOD else 1), defaultdict(int), 0
+        behind = []
+        for network, methods in cells.items():
+            for corruption in dict.fromkeys(key[0] for key in methods[OURS] if key[0] != CLEAN):
+                values = {m: sign * mean(own, metric, {corruption}) for m, own in methods.items()}
+                peer = max(one_pass(values), key=lambda m: np.nan_to_num(values[m], nan=-9.0))
+                count += 1
+                ahead["one pass"] += values[OURS] > values[peer]
+                for name in RIVALS:
+                    ahead[name] += values[OURS] > values[name]
+                if values[OURS] <= values[peer]:
+                    gap = values[peer] - values[OURS]
+                    behind.append(f"{network} {corruption} ({peer}, by {gap:.3f})")
+        shares = "; ".join(f"ahead of {m} in {ahead[m]}" for m in RIVALS)
+        yield (
+            f"{title}: of {count} pairs of a network and a corruption, {OURS} is first of one pass "
+            f"in {ahead['one pass']}; {shares}. Behind a peer of one pass: "
+            f"{', '.join(behind) or 'nowhere'}.\n"
+        )
+
+
+def clean_images(cells: Cells) -> Iterator[str]:
+    yield "| clean test data | ROC-AUC qipf_plus | entropy | AUGRC qipf_plus | entropy |"
+    yield "| --- | --- | --- | --- | --- |"
+    for network, methods in cells.items():
+        values = [
+            mean(methods[m], k, {CLEAN}) for k in ("roc_auc", "augrc") for m in (OURS, "entropy")
+        ]
+        if not np.isnan(values).any():
+            yield f"| {network} | " + " | ".join(map(_number, values)) + " |"
+    yield ""
+
+
+def correlations(cells: Cells) -> Iterator[str]:
+    names = (OURS, "entropy", "ensemble_entropy", "ensemble_log_odds")
+    yield "| point-biserial correlation | " + " | ".join(names) + " |"
+    yield "| --- |" + " --- |" * len(names)
+    rows = []
+    for network, methods in cells.items():
+        rows.append([mean(methods[m], "point_biserial") for m in names])
+        yield f"| {network} | " + " | ".join(map(_number, rows[-1])) + " |"
+    yield "| mean | " + " | ".join(map(_number, np.mean(rows, axis=0))) + " |\n"
+
+
+def below_chance(cells: Cells) -> Iterator[str]:
+    """Levels, in the mean of the seeds, below chance where entropy is above it."""
+    found, levels = [], 0
+    for network, methods in cells.items():
+        for corruption, level in dict.fromkeys(key[:2] for key in methods[OURS]):
+            ours, entropy = (
+                np.mean(
+                    [r["roc_auc"] for k, r in methods[m].items() if k[:2] == (corruption, level)]
+                )
+                for m in (OURS, "entropy")
+            )
+            levels += 1
+            if ours < 0.5 <= entropy - ABOVE_CHANCE:
+                found.append(
+                    f"{network} {corruption} {level:g} ({ours:.2f}, entropy {entropy:.2f})"
+                )
+    shown = ": " + "; ".join(found) if found else ""
+    yield (
+        f"Levels where {OURS} is below chance and entropy at least {ABOVE_CHANCE} above it: "
+        f"{len(found)} of {levels}{shown}.\n"
+    )
+
+
+def novelty(cells: Cells) -> Iterator[str]:
+    """Out-of-distribution data sets: ROC-AUC of the novelty and of its strongest peers."""
+    yield "| ROC-AUC | data | qipf_plus_novelty | best peer of one pass, in the mean | and here |"
+    yield "| --- | --- | --- | --- | --- |"
+    for network, methods in cells.items():
+        sets = list(dict.fromkeys(key[0] for key in methods[NOVELTY]))
+        means = {m: mean(methods[m], "roc_auc", sets) for m in one_pass(methods)}
+        peer = best(means, "roc_auc")
+        for data in [*sets, "mean"]:
+            chosen = sets if data == "mean" else [data]
+            own = {m: mean(methods[m], "roc_auc", chosen) for m in one_pass(methods)}
+            top = best(own, "roc_auc")
+            ours = mean(methods[NOVELTY], "roc_auc", chosen)
+            yield (
+                f"| {network} | {data} | {_number(ours)} | {_number(own[peer])} {peer} | "
+                f"{_number(own[top])} {top} |"
+            )
+    yield ""
+
+
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.4f}".replace("0.", ".", 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    folder = parser.parse_args().results
+    cells = cells_of([folder / "paper", folder / "modern"])
+    print("# What the results show\n\n`python benchmarks/headline.py`\n")
+    print("## Errors under all corruptions\n")
+    print("\n".join(error_detection(cells, None)))
+    print("\n".join(by_corruption(cells)))
+    print("## Errors under corruptions that share nothing with the tuning perturbations\n")
+    print("Of text only typing errors share nothing: tuning drops, swaps and replaces tokens.\n")
+    print("\n".join(error_detection(cells, UNRELATED)))
+    print("## Clean data, correlations, chance\n")
+    print("\n".join([*clean_images(cells), *correlations(cells), *below_chance(cells)]))
+    print("## Inputs from elsewhere\n")
+    print("\n".join(novelty(cells_of([folder / "ood"]))).rstrip())
+
+
+if __name__ == "__main__":
+    main()
