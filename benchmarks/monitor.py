@@ -1,26 +1,20 @@
-"""How fast a stream is watched, in how much memory, and how soon turned digits are noticed.
+"""How fast a stream is watched, and in how much memory.
 
     python benchmarks/monitor.py                                   # a few minutes on two cores
-    python benchmarks/monitor.py --predictions 20000 --repeats 5   # to see that it works
+    python benchmarks/monitor.py --predictions 20000               # to see that it works
 
-Speed: predictions of ten logits through a field of 6,000 centres, by `ShiftMonitor.update`
+Predictions of ten logits through a field of 6,000 centres, by `ShiftMonitor.update`
 in windows of 1,000 and by `qipf monitor` from a file and from a pipe, its start and the saving of
 its state included. No row comes twice; the rows of the library are drawn between its windows, and
 only the windows are timed. Every measurement is a process of its own, so that its peak memory is
 its own, and is made for a tenth of the stream too, to see whether memory grows. Writes
-results/monitor.csv.
-
-Delay: scikit-learn's digits; a network trained on the training images, a model calibrated on 200
-test images, then 150 more as they are, then the other 249 turned by 10 to 60 degrees, each image
-once, in a new order each time; by the novelty and by the uncertainty, of a field of logits and of
-the layers. Writes results/monitor-delay.csv.
+results/monitor.csv. `monitor_delay.py` measures how soon a shift is noticed.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import json
 import os
 import platform
@@ -31,16 +25,13 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from clusters import logits
-from torch import Tensor
 
 import qipf
 from qipf.progress import progress
 
 CENTERS, HELD_OUT, DIMENSION, WINDOW = 6_000, 5_000, 10, 1_000
-CALIBRATED, CLEAN, ANGLES = 200, 150, (0, 10, 15, 30, 60)
 
 
 def write_lines(path: Path, count: int) -> None:
@@ -120,70 +111,6 @@ def speed(count: int) -> list[dict[str, object]]:
         return [measured(folder, way, size) for way, size in progress(rows, "watching")]
 
 
-def turned_digits(seed: int) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
-    """Uncertainty and novelty of test images, by model and angle."""
-    from qipf.bench import datasets
-    from qipf.bench.corruptions import corrupt
-    from qipf.bench.networks import build
-    from qipf.bench.training import train
-
-    digits = datasets.load("digits")
-    network, recipe = build("mlp", channels=1, classes=10, size=8, seed=seed)
-    train(network, digits.train_images, digits.train_labels, recipe, seed=seed)
-    images, loader = digits.test_images / 255, [(digits.train_images / 255, digits.train_labels)]
-    models = {"QIPF": qipf.wrap(network), "LayeredQIPF": qipf.LayeredQIPF(network)}
-    turned = {angle: corrupt(images, "rotation", angle) if angle else images for angle in ANGLES}
-    return {
-        name: {angle: fitted.both_scores(part) for angle, part in turned.items()}
-        for name, model in models.items()
-        for fitted in [model.fit(loader)]
-    }
-
-
-def delay(repeats: int) -> list[dict[str, object]]:
-    found = turned_digits(seed=0)
-    scores = ("novelty", "uncertainty")
-    cases = list(itertools.product(found, scores, ANGLES))
-    rows: list[dict[str, object]] = []
-    for name, score, angle in progress(cases, "turning"):
-        late, since, early, missed = [], [], 0, 0
-        (uncertainty, novelty), turned = found[name][0], found[name][angle]
-        for seed in range(repeats):
-            order = torch.randperm(len(novelty), generator=torch.Generator().manual_seed(seed))
-            held_out, clean, rest = order.split(
-                [CALIBRATED, CLEAN, len(order) - CALIBRATED - CLEAN]
-            )
-            usual = qipf.Calibration(uncertainty[held_out], novelty=novelty[held_out])
-            monitor = qipf.ShiftMonitor(usual, random_state=seed, score=score)
-            monitor.update_scores(uncertainty[clean], novelty[clean])
-            verdict = monitor.update_scores(*(values[rest] for values in turned))
-            at = verdict.alarm_at
-            early += at is not None and at <= CLEAN
-            missed += at is None
-            if at is not None and verdict.change_point is not None and at > CLEAN:
-                late.append(at - CLEAN)
-                since.append(verdict.change_point - CLEAN)
-        # no alarm is a delay beyond all images
-        quantiles = np.quantile([*late, *[np.inf] * missed], [0.1, 0.5, 0.9], method="lower")
-        shown = [int(value) if np.isfinite(value) else None for value in quantiles]
-        rows.append(
-            {
-                "model": name,
-                "score": score,
-                "angle": angle,
-                "repeats": repeats,
-                "alpha": monitor.alpha,
-                "alarms_before_the_turn": early,
-                "no_alarm": missed,
-                "delay_10%": shown[0],
-                "delay_median": shown[1],
-                "delay_90%": shown[2],
-                "since_median": np.median(since) if since else None,
-            }
-        )
-    return rows
-
-
 def write(path: Path, rows: list[dict[str, object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
@@ -196,19 +123,15 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--predictions", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=200, help="orders of the digits")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results")
-    parser.add_argument("--only-delay", action="store_true", help="do not measure the speed")
     parser.add_argument("--only-library", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.predictions < 10 or options.repeats < 1:
-        parser.error("--predictions must be at least 10, --repeats at least 1")
+    if options.predictions < 10:
+        parser.error("--predictions must be at least 10")
     if options.only_library:
         through_library(options.only_library, options.predictions)
         return
-    write(options.out / "monitor-delay.csv", delay(options.repeats))
-    if not options.only_delay:
-        write(options.out / "monitor.csv", speed(options.predictions))
+    write(options.out / "monitor.csv", speed(options.predictions))
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def test_a_rule_may_look_at_the_novelty_too(kind, tmp_path):
     assert torch.equal(graph(batch)["accepted"], expected)
     monitor = ShiftMonitor(model, score="uncertainty")
     assert monitor.update(batch).abstained == 200 - int(expected.sum())
-    with pytest.raises(QIPFInputError, match="monitor's rule is of the novelty"):
+    with pytest.raises(QIPFInputError, match="monitor's rule needs the novelty"):
         monitor.update_scores(uncertainty)
     model.calibration_ = Calibration(held_out.scores, held_out.wrong)
     with pytest.raises(QIPFInputError, match="no novelties"):
@@ -406,10 +406,12 @@ def test_a_rule_that_is_given_decides_in_an_onnx_file(kind, own, tmp_path, monke
 
 def test_a_monitor_watches_any_model(kind):
     model = calibrated(kind)
-    monitor = ShiftMonitor(model, alpha=0.01)
+    monitor, default = ShiftMonitor(model, score="novelty"), ShiftMonitor(model)
     usual, shifted = kind.batch(300, 11), 4 * kind.batch(300, 12)
     assert not monitor.update(usual).alarm
-    assert monitor.score == "novelty"
+    assert default.score == "both"
+    assert not default.update(usual).alarm
+    assert default.update(shifted).alarm
     twin = ShiftMonitor(Calibration(model.calibration_.novelty))
     assert not twin.update_scores(model.novelty(usual)).alarm
     assert monitor.update(shifted).log_evidence == pytest.approx(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qipf.layered.features import FeatureQIPF as FeatureQIPF
     from qipf.layered.model import LayeredQIPF as LayeredQIPF
     from qipf.monitor.monitor import ShiftMonitor as ShiftMonitor
-    from qipf.monitor.monitor import Verdict as Verdict
+    from qipf.monitor.verdict import Verdict as Verdict
     from qipf.network.wrapped import WrappedModel as WrappedModel
     from qipf.network.wrapped import wrap as wrap
     from qipf.reporting.own.page import report as report
@@ -45,7 +45,8 @@ _MODULES = {
     "qipf.layered.explanation": ("Explanation",),
     "qipf.layered.features": ("FeatureQIPF",),
     "qipf.layered.model": ("LayeredQIPF",),
-    "qipf.monitor.monitor": ("ShiftMonitor", "Verdict"),
+    "qipf.monitor.monitor": ("ShiftMonitor",),
+    "qipf.monitor.verdict": ("Verdict",),
     "qipf.network.wrapped": ("WrappedModel", "wrap"),
     "qipf.reporting.own.page": ("report",),
     "qipf.storage.save_load": ("load", "save"),

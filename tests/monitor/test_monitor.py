@@ -114,20 +114,23 @@ def test_the_seed_decides_ties_and_nothing_else(rng):
 
 
 def test_memory_does_not_grow(rng):
-    monitor = ShiftMonitor(Calibration(rng.normal(size=200_000)), window=100)
+    scores = rng.normal(size=200_000)
+    monitor = ShiftMonitor(Calibration(scores, novelty=scores), window=100)
 
     def numbers():
         state = monitor._state
-        held = [*vars(state.p_values).values(), *vars(state.martingale).values()]
-        held += [state.recent, state.abstained_recent]
+        held = [state.uncertainty, state.abstained_recent]
+        for test in state.tests:
+            held += [*vars(test.p_values).values(), *vars(test.martingale).values(), test.recent]
         return sum(np.size(value) for value in held)
 
-    monitor.update_scores(rng.normal(size=200))
+    monitor.update_scores(*rng.normal(size=(2, 200)))
     before = numbers()
-    monitor.update_scores(rng.normal(size=20_000))
-    assert numbers() == before < 6000
+    monitor.update_scores(*rng.normal(size=(2, 20_000)))
+    assert numbers() == before < 12_000
     state = monitor._state
-    assert (state.recent.base, state.abstained_recent.base) == (None, None)  # no views
+    kept = [state.uncertainty, state.abstained_recent, *(test.recent for test in state.tests)]
+    assert [array.base for array in kept] == [None] * 4  # no views
 
 
 def test_the_window_holds_the_last_predictions(rng):
@@ -182,7 +185,7 @@ def test_logits_are_scored_by_the_model(field):
     by_logits, by_scores = (ShiftMonitor(field, rule=np.isfinite) for _ in range(2))
     expected = by_scores.update_scores(*field.both_scores(stream.numpy()))
     assert by_logits.update(stream) == expected
-    assert expected.score == "novelty"
+    assert by_logits.score == "both"
     corrupted = stream.numpy().copy()
     corrupted[3, 0], corrupted[7, 1] = np.nan, np.inf
     assert by_logits.update(corrupted).abstained == 2
@@ -325,7 +328,7 @@ def test_invalid_input_is_rejected_and_not_counted(field):
         (lambda: monitor.update([[1.0]]), "made from a Calibration"),
         (lambda: monitor.update_scores([[1.0]]), "one dimension"),
         (lambda: own.update([["a"]]), "real numbers"),
-        (lambda: own.update_scores([1.0]), "This monitor's test is of the novelty"),
+        (lambda: own.update_scores([1.0]), "This monitor's test needs the novelty"),
         (lambda: own.update_scores([1.0, 2.0], [1.0]), "shape of uncertainty, (2,); got (1,)"),
         (lambda: own.update([[1.0], [1.0, 2.0]]), "not an array of numbers"),
         (lambda: own.update(np.full((2, 3), np.nan)), "rows of 10 numbers"),
@@ -368,7 +371,7 @@ def test_an_interrupted_update_counts_nothing(rng, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             monitor.update_scores(rng.normal(size=10))
     assert monitor.verdict() == before
-    assert monitor._state.p_values.seen == 10
+    assert monitor._state.tests[0].p_values.seen == 10
 
 
 def test_threads_that_add_at_once_lose_nothing(monkeypatch, rng):
@@ -392,7 +395,7 @@ def test_threads_that_add_at_once_lose_nothing(monkeypatch, rng):
     assert monitor.update_scores([1.0]).seen == 1
     threads[0].join()
     assert monitor.seen == 3
-    assert monitor._state.recent.tolist() == [1.0, 2.0, 3.0]
+    assert monitor._state.tests[0].recent.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_a_monitor_can_be_copied_and_pickled(rng):

@@ -107,26 +107,39 @@ def forged(path, calibration, header=None, arrays=None):
     monitor.update_scores(np.random.default_rng(5).normal(size=25))
     monitor.save(path)
     head, parts = read_file(path)
-    path.write_bytes(encode(head | (header or {}), parts | (arrays or {})))
+    header, arrays = header or {}, arrays or {}
+    own = {name: value for name, value in header.items() if name in OF_TEST}
+    head |= {name: value for name, value in header.items() if name not in OF_TEST}
+    if own:
+        head["tests"]["uncertainty"] |= own
+    apart = ("uncertainty", "refused", "more")
+    for name, array in arrays.items():
+        parts[name if name in apart else f"uncertainty {name}"] = array
+    path.write_bytes(encode(head, parts))
 
 
+OF_TEST = ("alarm", "start", "trail")
 M = 12  # alternatives of the martingale
 START = {
-    "count": 10, "ks": 0.5, "ks_p_value": 0.1, "superiority": 0.5, "mean_p": 0.5, "abstained": 0
+    "count": 10, "ks": 0.5, "ks_p_value": 0.1, "superiority": 0.5, "mean_p": 0.5, "abstained": 0,
+    "score": "uncertainty",
 }  # fmt: skip
 INVALID = {
     "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
     "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
-    "version": ({"format_version": 6}, {}, "a newer qipf wrote it"),
+    "version": ({"format_version": 7}, {}, "a newer qipf wrote it"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "its header is ['abstained'"),
-    "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['best'"),
+    "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['more'"),
     "huge alpha": ({"alpha": 10**400}, {}, "alpha must lie between 0 and 1, got 1000"),
     "alpha": ({"alpha": 2}, {}, "alpha must lie between 0 and 1, got 2. Try 0.01."),
     "window": ({"window": 10**12}, {}, "window must be an integer from 1 to 1048576, got 1000"),
     "seed": ({"random_state": "0"}, {}, "random_state must be an integer ≥ 0, got '0'."),
     "score": ({"score": "sky"}, {}, "its score is 'sky'"),
-    "no such score": ({"score": "novelty"}, {}, "This calibration set has no novelties"),
+    "no test": ({"score": "novelty"}, {}, "its list of tests is ['uncertainty'], not ['novelty']"),
+    "tests": ({"tests": {"uncertainty": 1}}, {}, "its test of the uncertainty is 1"),
+    "list of tests": ({"tests": [1]}, {}, "its list of tests is [1]"),
+    "score of the start": ({"start": START | {"score": "novelty"}}, {}, "its first window is {'"),
     "notes": ({"notes": {"a": [1]}}, {}, "its notes are not integers and strings"),
     "seen": ({"seen": 24}, {}, "its counts do not add up"),
     "negative": ({"seen": -1}, {}, "it counts 0 abstained of -1"),
@@ -229,14 +242,16 @@ def test_stored_states_stay_loadable(path):
     told = json.loads(path.with_suffix(".verdicts").read_text())
     version = int(path.stem[-1])
     monitor = ShiftMonitor.load(path, watched_field(version))
-    assert monitor.score == ("novelty" if version > 3 else "uncertainty")
+    tested = {2: "uncertainty", 3: "uncertainty", 4: "novelty", 5: "novelty"}
+    assert monitor.score == tested.get(version, "both")
     assert (monitor.alpha, monitor.window, monitor.random_state) == (0.05, 30, 7)
     assert monitor.notes == told["notes"]
     close(monitor.verdict().as_dict(), told["verdict"])
     assert told["verdict"]["alarm"]
     more = np.atleast_2d(told["more"])  # two rows since version 4
     close(monitor.update_scores(*more).as_dict(), told["verdict_after_more"])
-    trail = monitor._state.martingale.trail
+    verdict, tests = monitor.verdict(), {test.score: test for test in monitor._state.tests}
+    trail = tests[verdict.score].martingale.trail
     assert trail.start == (0 if version > 4 else told["verdict"]["seen"])
     assert trail.seen[-1] == monitor.seen
-    assert trail.values[-1] == monitor.verdict().log_evidence
+    assert trail.values[-1] - np.log(len(tests)) == pytest.approx(verdict.log_evidence)

@@ -35,7 +35,7 @@ def test_the_trail_of_a_monitor_is_its_evidence(rng, sizes):
     for part in np.split(stream, np.cumsum(sizes)[:-1]):
         monitor.update_scores(part)
     evidence = [single.update_scores([score]).log_evidence for score in stream[:2]]
-    trail = monitor._state.martingale.trail
+    trail = monitor._state.tests[0].martingale.trail
     assert (trail.step, len(trail.values)) == (2, 350)
     assert trail.values[0] == evidence[1]
     assert trail.values[-1] == monitor.verdict().log_evidence

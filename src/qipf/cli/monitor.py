@@ -38,8 +38,8 @@ def monitor(
     score: Annotated[
         str | None,
         Option(
-            help="What is tested: novelty or uncertainty. Default: the state's choice, or novelty "
-            "if the model file has novelties of held-out predictions."
+            help="What is tested: both, novelty or uncertainty. Default: the state's choice, or "
+            "both if the model file has novelties of held-out predictions."
         ),
     ] = None,
     form: Annotated[
@@ -79,8 +79,8 @@ def monitor(
     The model must be calibrated (fit --calibrate, or qipf calibrate). Reads lines of logits and
     prints one verdict per window: the evidence of a shift, an alarm (the probability of any false
     alarm is at most alpha, however long the stream), the change point, how the window differs, and
-    its estimated accuracy. The evidence is that of the novelty, or with --score of the
-    uncertainty. A line is comma-separated numbers, or JSON: a list, or an object with a
+    its estimated accuracy. Novelty and uncertainty are tested, each with half of alpha, or with
+    --score one of them. A line is comma-separated numbers, or JSON: a list, or an object with a
     list. Lines without finite logits (NaN, inf, null, or unreadable) are bad lines: they are
     reported, counted and skipped.
 
@@ -188,12 +188,13 @@ def _line(report: "Report") -> str:
     verdict, window, accuracy = report.verdict, report.verdict.window, report.verdict.accuracy
     result = "no shift detected"
     if verdict.alarm:
-        result = f"SHIFT from {verdict.change_point:,} on (detected at {verdict.alarm_at:,})"
+        found = f"detected at {verdict.alarm_at:,} by the {verdict.score}"
+        result = f"SHIFT from {verdict.change_point:,} on ({found})"
     parts = [
         f"{verdict.seen:,}: {result}",
         f"p {verdict.p_value:.2g}",
         f"KS {window.ks:.3f}",
-        f"more {'novel' if verdict.score == 'novelty' else 'uncertain'} {window.superiority:.1%}",
+        f"more {'novel' if window.score == 'novelty' else 'uncertain'} {window.superiority:.1%}",
     ]
     if accuracy is not None:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"

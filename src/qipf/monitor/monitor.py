@@ -1,89 +1,33 @@
 """ShiftMonitor: test whether a stream of predictions still looks like the calibration set."""
 
-import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
-from qipf.calibration.conformal import SCORES, Calibration, calibration_of
+from qipf.calibration.accuracy import AccuracyEstimator
+from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
-from qipf.display import Shown
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
 from qipf.locks import Lock
-from qipf.monitor.martingale import Martingale
-from qipf.monitor.online_p_values import OnlinePValues
-from qipf.monitor.state import State, read_state, restored_state, write_state
-from qipf.monitor.two_sample import WindowStatistics, window_statistics
+from qipf.monitor.batches import logit_scores, network_scores
+from qipf.monitor.score_test import ScoreTest
+from qipf.monitor.state import TESTED, State, read_state, restored_state, write_state
+from qipf.monitor.two_sample import WindowStatistics
+from qipf.monitor.verdict import Verdict
 from qipf.plots.evidence import draw_evidence
-from qipf.validation.arrays import NonFiniteRowsError
 from qipf.validation.parameters import is_integer
-from qipf.validation.scores import checked_scores, checked_share, real_numbers
+from qipf.validation.scores import checked_scores, checked_share
 
 #: Longest allowed window; its scores are the only part of the stream that is stored.
 LONGEST_WINDOW = 2**20
-
-#: Predictions added to the martingale at a time.
-BLOCK = 1024
-
-
-@dataclass(frozen=True, repr=False)
-class Verdict:
-    """Result of a monitor after a number of predictions; `str` formats it as text."""
-
-    seen: int  # predictions so far
-    abstained: int  # predictions not accepted: uncertainty NaN or inf, or rejected by the rule
-    log_evidence: float  # log of the test martingale against "nothing has changed"
-    p_value: float  # 1/(its maximum so far): valid at any time, for any number of looks
-    alarm: bool  # whether it ever reached 1/alpha; an alarm is never withdrawn
-    alarm_at: int | None  # the prediction, counted from 1, that raised the alarm
-    change_point: int | None  # estimate of the first prediction after the change
-    window: WindowStatistics  # the last predictions compared with the held-out ones
-    start: WindowStatistics | None  # the first window, likewise; None until it is complete
-    accuracy: AccuracyEstimate | None  # of the window; None without labelled held-out predictions
-    score: str  # what was tested: novelty or uncertainty
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
-    def __repr__(self) -> str:
-        return f"Verdict({self._finding()})"
-
-    def __str__(self) -> str:
-        return self._shown().text()
-
-    def _repr_html_(self) -> str:
-        return self._shown().html()
-
-    def _finding(self) -> str:
-        found = "no shift found"
-        if self.alarm:
-            found = f"shift, alarm at {self.alarm_at:,}, change point about {self.change_point:,}"
-        return f"{found}, {self.seen:,} predictions, p-value {self.p_value:.3g}"
-
-    def _shown(self) -> Shown:
-        power = self.log_evidence / math.log(10)
-        facts = {
-            "evidence": f"10 to the power of {power:.3g}, by the {self.score}",
-            "abstained": f"{self.abstained:,} of {self.seen:,}",
-            f"last {self.window.count:,}": str(self.window),
-        }
-        if self.start is not None:
-            facts[f"first {self.start.count:,}"] = str(self.start)
-        if self.accuracy is not None:
-            facts["accuracy"] = f"estimated {self.accuracy}"
-        return Shown(self._finding(), facts)
 
 
 class ShiftMonitor:
@@ -97,9 +41,11 @@ class ShiftMonitor:
     :math:`\alpha`; when it does, the alarm is raised. It detects scores that are unusually
     high, unusually low, spread out or concentrated, starting at any time.
 
-    By default the score is the novelty, which tells unusual inputs, right or wrong; docs/monitor.md
-    compares it with the uncertainty. Abstentions and the estimated accuracy are by the uncertainty
-    in either case.
+    By default novelty and uncertainty are both tested, each at :math:`\alpha/2`, so that the
+    probability of any false alarm is at most :math:`\alpha` (Bonferroni's inequality): the novelty
+    tells unusual inputs, right or wrong, the uncertainty notices inputs between the classes.
+    docs/monitor.md compares them. Abstentions and the estimated accuracy are by the uncertainty in
+    every case.
 
     Assumptions: the held-out predictions were used neither to fit the model nor to train the
     network, and the stream is exchangeable. Frames of one film, or a stream sorted by class, are
@@ -130,12 +76,12 @@ class ShiftMonitor:
         boolean mask; by default the model's own, if it has one. Predictions that it rejects are
         counted as abstained. NaN and inf always are.
     random_state : seed of the random numbers that break ties.
-    score : what is tested: ``"novelty"``, ``"uncertainty"``, or ``"auto"``: the novelty if the
+    score : what is tested: ``"both"``, ``"novelty"``, ``"uncertainty"``, or ``"auto"``: both if the
         calibration set has novelties, as that of every model has.
 
     Attributes
     ----------
-    score : ``"novelty"`` or ``"uncertainty"``.
+    score : ``"both"``, ``"novelty"`` or ``"uncertainty"``.
     model_digest : identifies the model and its calibration.
     notes : integers and strings of your own, saved with the state.
 
@@ -161,7 +107,6 @@ class ShiftMonitor:
     ) -> None:
         self.calibration = calibration_of(model)
         self.score = _chosen(score, self.calibration)
-        self._reference = self.calibration.ranked_by(self.score)
         self.model = None if isinstance(model, Calibration) else model
         self.alpha, self.window, self.random_state = _checked(alpha, window, random_state)
         self.rule = getattr(self.model, "rule_", None) if rule is None else rule
@@ -172,9 +117,10 @@ class ShiftMonitor:
         )
         self._lock = Lock()
         self._state = State(
-            OnlinePValues(self._reference, self.random_state),
-            Martingale(),
-            recent=np.empty(0),
+            tuple(
+                ScoreTest.begun(name, self.calibration, self.random_state)
+                for name in TESTED[self.score]
+            ),
             uncertainty=np.empty(0),
             abstained_recent=np.empty(0, bool),
         )
@@ -189,22 +135,22 @@ class ShiftMonitor:
     @property
     def seen(self) -> int:
         """Number of predictions so far."""
-        return self._state.martingale.count
+        return self._state.seen
 
     def update_scores(self, uncertainty: Any, novelty: Any = None) -> Verdict:
         """Add predictions, one or many, by their scores; NaN ranks highest.
 
-        A monitor of the novelty needs both, ``*model.both_scores(inputs)``; one of the uncertainty
-        takes that alone, and ignores a novelty. Every call computes the whole verdict, which takes
+        A monitor that tests the novelty needs both, ``*model.both_scores(inputs)``; one of the
+        uncertainty alone ignores a novelty. Every call computes the whole verdict, which takes
         longer than adding a prediction: where there are many predictions, pass them in batches.
         """
         uncertainty = checked_scores(uncertainty, "uncertainty")
-        scores = uncertainty
         if self._reads_novelty:
             if novelty is None:
+                what = "rule" if self.score == "uncertainty" else "test"
                 raise QIPFInputError(
-                    f"This monitor's {'test' if self.score == 'novelty' else 'rule'} is of the "
-                    "novelty: call update_scores(*model.both_scores(inputs)), or make it with "
+                    f"This monitor's {what} needs the novelty: call "
+                    "update_scores(*model.both_scores(inputs)), or make it with "
                     "score='uncertainty' and a rule of the uncertainty."
                 )
             novelty = checked_scores(novelty, "novelty")
@@ -213,42 +159,33 @@ class ShiftMonitor:
                     f"novelty must have the shape of uncertainty, {uncertainty.shape}; got "
                     f"{novelty.shape}."
                 )
-            scores = novelty if self.score == "novelty" else uncertainty
         mask = self._abstained(uncertainty, novelty)
         with self._lock:
-            self._state = self._added(self._state, scores, uncertainty, mask)
+            self._state = self._added(self._state, uncertainty, novelty, mask)
             return self.verdict()
 
     def _added(
-        self,
-        old: State,
-        scores: NDArray[np.float64],
-        uncertainty: NDArray[np.float64],
-        mask: NDArray[np.bool_],
+        self, old: State, uncertainty: NDArray[np.float64], novelty: Any, mask: NDArray[np.bool_]
     ) -> State:
         """The state after more scores, made of copies: an interrupt leaves the old one."""
-        p_values, martingale, alarm = old.p_values.copy(), copy.copy(old.martingale), old.alarm
-        for start in range(0, len(scores), BLOCK):
-            p, q = p_values.add(scores[start : start + BLOCK])
-            crossing = martingale.add(p, q, -math.log(self.alpha))
-            alarm = alarm or crossing
-        recent = np.concatenate([old.recent, scores])
-        abstained = np.concatenate([old.abstained_recent, mask])
-        first = old.start
-        if old.martingale.count < self.window <= martingale.count:
-            count = int(abstained[: self.window].sum())
-            first = window_statistics(self._reference, recent[: self.window], count)
+        abstained, level = np.concatenate([old.abstained_recent, mask]), self._level()
+        tests = tuple(
+            test.added(
+                novelty if test.score == "novelty" else uncertainty, abstained, self.window, level
+            )
+            for test in old.tests
+        )
         return State(
-            p_values,
-            martingale,
+            tests,
             # copies: a view would keep the whole batch in memory
-            recent=recent[-self.window :].copy(),
             uncertainty=np.concatenate([old.uncertainty, uncertainty])[-self.window :].copy(),
             abstained_recent=abstained[-self.window :].copy(),
             abstained=old.abstained + int(mask.sum()),
-            alarm=alarm,
-            start=first,
         )
+
+    def _level(self) -> float:
+        """Log evidence of each test at which the alarm is raised."""
+        return math.log(len(TESTED[self.score])) - math.log(self.alpha)
 
     def update(self, *batch: Any, **options: Any) -> Verdict:
         """Add the predictions of a batch, which is passed to the model.
@@ -273,8 +210,8 @@ class ShiftMonitor:
                     f"update takes one batch of logits for a QIPF, got {len(batch) + len(options)} "
                     "arguments."
                 )
-            return self.update_scores(*_logit_scores(self.model, self._scores, *batch))
-        scores = _network_scores(self._scores, batch, options)
+            return self.update_scores(*logit_scores(self.model, self._scores, *batch))
+        scores = network_scores(self._scores, batch, options)
         with self._lock:
             shape, device = np.shape(scores[0]), getattr(scores[0], "device", None)
             if len(shape) > 1 and device is not None:
@@ -285,7 +222,7 @@ class ShiftMonitor:
 
     @property
     def _reads_novelty(self) -> bool:
-        return self.score == "novelty" or _limits_novelty(self.rule)
+        return "novelty" in TESTED[self.score] or _limits_novelty(self.rule)
 
     def _scores(self, *batch: Any, **options: Any) -> tuple[Any, ...]:
         """The uncertainty of a batch, and the novelty if it is needed."""
@@ -300,26 +237,29 @@ class ShiftMonitor:
         accuracy = None
         if self._accuracy is not None and len(state.uncertainty):
             accuracy = self._accuracy.estimate(state.uncertainty)
+        told, peak = state.speaking, max(test.martingale.peak for test in state.tests)
+        count = len(state.tests)
+        windows = [test.window(state.abstained_recent) for test in state.tests]
+        starts = [test.start for test in state.tests if test.start is not None]
         return Verdict(
-            seen=state.martingale.count,
+            seen=state.seen,
             abstained=state.abstained,
-            log_evidence=state.martingale.log_evidence,
-            p_value=math.exp(-state.martingale.peak),
-            alarm=state.alarm is not None,
-            alarm_at=None if state.alarm is None else state.alarm.at,
-            change_point=None if state.alarm is None else state.alarm.change_point,
-            window=window_statistics(
-                self._reference, state.recent, abstained=int(state.abstained_recent.sum())
-            ),
-            start=state.start,
+            log_evidence=told.martingale.log_evidence - math.log(count),
+            p_value=min(1.0, count * math.exp(-peak)),
+            alarm=told.alarm is not None,
+            alarm_at=None if told.alarm is None else told.alarm.at,
+            change_point=None if told.alarm is None else told.alarm.change_point,
+            window=_most_different(windows),
+            start=_most_different(starts) if starts else None,
             accuracy=accuracy,
-            score=self.score,
+            score=told.score,
         )
 
     def plot(self, ax: Any = None, **style: Any) -> Any:
         """Draw the evidence of a shift over the stream, the alarm and the change point.
 
-        The evidence is kept at 512 evenly spaced predictions at most. It needs matplotlib.
+        Of two tests, the one that the verdict names is drawn. The evidence is kept at 512 evenly
+        spaced predictions at most. It needs matplotlib.
 
         Parameters
         ----------
@@ -328,16 +268,16 @@ class ShiftMonitor:
 
         Returns the axes.
         """
-        state = self._state
-        martingale, trail = state.martingale, state.martingale.trail
+        test, count = self._state.speaking, len(self._state.tests)
+        martingale, trail = test.martingale, test.martingale.trail
         seen, evidence = trail.seen, trail.values
         if not trail.start:
             seen, evidence = np.append(0, seen), np.append(0.0, evidence)  # one unit at the start
         if martingale.count > seen[-1:].sum():
             seen = np.append(seen, martingale.count)
             evidence = np.append(evidence, martingale.log_evidence)
-        alarm = None if state.alarm is None else (state.alarm.at, state.alarm.change_point)
-        return draw_evidence(seen, evidence, self.alpha, alarm, ax, **style)
+        alarm = None if test.alarm is None else (test.alarm.at, test.alarm.change_point)
+        return draw_evidence(seen, evidence - math.log(count), self.alpha, alarm, ax, **style)
 
     def _abstained(
         self, uncertainty: NDArray[np.float64], novelty: NDArray[np.float64] | None
@@ -385,7 +325,7 @@ class ShiftMonitor:
         except QIPFInputError as error:
             refuse(str(path), str(error).rstrip("."))
         monitor.notes = header["notes"]
-        monitor._state = restored_state(str(path), header, arrays, monitor._state.p_values)
+        monitor._state = restored_state(str(path), header, arrays, monitor._state.tests)
         return monitor
 
 
@@ -396,71 +336,17 @@ def _limits_novelty(rule: Any) -> bool:
 
 def _chosen(score: Any, calibration: Calibration) -> str:
     """The score to test."""
-    if not isinstance(score, str) or score not in ("auto", *SCORES):
-        raise unknown_name("score", score, ("auto", *SCORES))
+    if not isinstance(score, str) or score not in ("auto", *TESTED):
+        raise unknown_name("score", score, ("auto", *TESTED))
     if score == "auto":
-        return "uncertainty" if calibration.novelty is None else "novelty"
+        return "uncertainty" if calibration.novelty is None else "both"
     return score
 
 
-def _logit_scores(
-    field: QIPF, scores: Callable[..., tuple[Any, ...]], logits: Any
-) -> NDArray[np.float64]:  # (n, d) or (d,) -> (2, n)
-    """Scores of each row; NaN for rows with NaN or inf."""
-    rows = np.atleast_2d(real_numbers(logits, "logits"))
-    width = field.n_features_in_
-    if rows.ndim != 2 or rows.shape[1] != width:
-        raise QIPFInputError(
-            f"logits must be rows of {width} numbers, as the model was fitted with, got shape "
-            f"{rows.shape}."
-        )
-    finite = np.isfinite(rows).all(axis=1)
-    values = np.full((2, len(rows)), np.nan)
-    if finite.any():
-        found = scores(rows if finite.all() else rows[finite])
-        values[: len(found), finite] = found
-    return values
-
-
-def _network_scores(
-    scores: Callable[..., tuple[Any, ...]], batch: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Scores of each prediction; NaN where the network's output has NaN or inf."""
-    try:
-        return scores(*batch, **options)
-    except NonFiniteRowsError as error:
-        usable = torch.ones(error.count, dtype=torch.bool)
-        usable[error.rows] = False
-        cut, rest = _selected((batch, options), usable)
-        if not cut:  # several predictions per input
-            raise
-    values = torch.full((2, len(usable)), torch.nan, dtype=torch.float64)
-    if usable.any():
-        for value, score in zip(values, _network_scores(scores, *rest), strict=False):
-            value[usable] = torch.as_tensor(score).detach().cpu().double()
-    return tuple(values)
-
-
-def _selected(batch: Any, usable: Tensor) -> tuple[int, Any]:
-    """The number of arrays with one row per prediction, and the batch with their usable rows."""
-    cut = 0
-
-    def kept(value: Any) -> Any:
-        nonlocal cut
-        if isinstance(value, Mapping):
-            return {name: kept(part) for name, part in value.items()}
-        if type(value) in (tuple, list):
-            return type(value)(kept(part) for part in value)
-        if not hasattr(value, "__array__"):  # tensors have it too
-            return value
-        found = value if isinstance(value, Tensor) else np.asarray(value)
-        if found.ndim == 0 or len(found) != len(usable):
-            return value
-        cut += 1
-        return found[usable.to(found.device) if isinstance(found, Tensor) else usable.numpy()]
-
-    rest = kept(batch)
-    return cut, rest
+def _most_different(windows: list[WindowStatistics]) -> WindowStatistics:
+    """The window of the score that differs most, its p-value multiplied by their number."""
+    largest = max(windows, key=lambda window: window.ks)
+    return replace(largest, ks_p_value=min(1.0, len(windows) * largest.ks_p_value))
 
 
 def _digest(model: Any) -> str:

@@ -1,16 +1,17 @@
 """A monitor's state, and its file.
 
 The file is a safetensors container (`qipf.io.container`) of the kind ``monitor``. Its header holds
-the monitor's parameters, counts, alarm and notes, and under ``reference`` the digest of the model
-and its calibration. Its arrays are the counts per bin (``counts``), the martingale (``gains``,
-``stakes``, ``best``, ``best_start``, ``evidence``, ``trail``), and the window: its scores
-(``recent``), uncertainties (``uncertainty``) and which of them were abstained from (``refused``).
-Everything is checked before it is used.
+the monitor's parameters, counts and notes, under ``reference`` the digest of the model and its
+calibration, and under ``tests`` alarm, first window and trail of each tested score. Its arrays are,
+after the name of each tested score, the counts per bin (``counts``), the martingale (``gains``,
+``stakes``, ``best``, ``best_start``, ``evidence``, ``trail``) and the scores of the window
+(``recent``); besides, the window's uncertainties (``uncertainty``) and which of its predictions
+were abstained from (``refused``). Everything is checked before it is used.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,16 @@ from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, encode, read_file
 from qipf.io.schema import KINDS, refuse, require, require_keys, require_version
 from qipf.monitor.martingale import ALTERNATIVES, Crossing, Martingale
-from qipf.monitor.online_p_values import OnlinePValues
+from qipf.monitor.score_test import ScoreTest
 from qipf.monitor.trail import MOST, Trail
 from qipf.monitor.two_sample import WindowStatistics
 
 #: Version that is written; states of version 2 have no `start`, and up to version 3 the score was
-#: the uncertainty; up to version 4 there was no trail.
-FORMAT_VERSION = 5
+#: the uncertainty; up to version 4 there was no trail, and up to version 5 one test only.
+FORMAT_VERSION = 6
+
+#: Scores that are tested, by the parameter `score`; the first speaks if two say the same.
+TESTED = {"both": ("novelty", "uncertainty"), **{score: (score,) for score in SCORES}}
 
 _KEYS = {
     "format_version",
@@ -43,27 +47,37 @@ _KEYS = {
     "score",
     "seen",
     "abstained",
-    "alarm",
-    "start",
     "notes",
-    "trail",
+    "tests",
 }
-_MARTINGALE = ("gains", "stakes", "best", "best_start", "evidence", "trail")
-_ARRAYS = {"counts", *_MARTINGALE, "recent", "uncertainty", "refused"}
+_OF_TEST = ("alarm", "start", "trail")
+_ARRAYS_OF_TEST = (
+    "counts", "gains", "stakes", "best", "best_start", "evidence", "trail", "recent",
+)  # fmt: skip
+_ARRAYS = ("uncertainty", "refused")
 
 
 @dataclass(frozen=True)
 class State:
     """Everything that changes while a stream is monitored."""
 
-    p_values: OnlinePValues
-    martingale: Martingale
-    recent: NDArray[np.float64]  # tested scores of the window, oldest first
-    uncertainty: NDArray[np.float64]  # of the same predictions
-    abstained_recent: NDArray[np.bool_]  # which of them were abstained from
+    tests: tuple[ScoreTest, ...]
+    uncertainty: NDArray[np.float64]  # of the window, oldest first
+    abstained_recent: NDArray[np.bool_]  # which of its predictions were abstained from
     abstained: int = 0  # in the whole stream
-    alarm: Crossing | None = None
-    start: WindowStatistics | None = None  # the first window, once it is complete
+
+    @property
+    def seen(self) -> int:
+        """Number of predictions so far."""
+        return self.tests[0].martingale.count
+
+    @property
+    def speaking(self) -> ScoreTest:
+        """The test that raised the alarm first; before an alarm that of most evidence so far."""
+        alarms = {test.alarm.at: test for test in reversed(self.tests) if test.alarm is not None}
+        if alarms:
+            return alarms[min(alarms)]
+        return max(self.tests, key=lambda test: test.martingale.peak)
 
 
 def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -> None:
@@ -71,32 +85,46 @@ def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -
     path = checked_output(Path(path))
     if not _are_notes(parameters["notes"]):
         raise QIPFInputError("notes must be a dict of strings to integers or strings.")
-    martingale, alarm = state.martingale, state.alarm
     header = {
         "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "kind": "monitor",
         **parameters,
-        "seen": martingale.count,
+        "seen": state.seen,
         "abstained": state.abstained,
-        "alarm": None if alarm is None else [alarm.at, alarm.change_point],
-        "start": None if state.start is None else asdict(state.start),
-        "trail": [martingale.trail.start, martingale.trail.step],
+        "tests": {test.score: _header_of(test) for test in state.tests},
     }
     arrays: Arrays = {
-        "counts": state.p_values.counts.astype(np.float64),  # integers below 2⁵³: exact
+        "uncertainty": state.uncertainty,
+        "refused": state.abstained_recent.astype(np.float64),
+    }
+    for test in state.tests:
+        arrays |= {f"{test.score} {name}": array for name, array in _arrays_of(test).items()}
+    with atomic_write(path) as file:
+        file.write(encode(header, arrays))
+
+
+def _header_of(test: ScoreTest) -> dict[str, Any]:
+    alarm, trail = test.alarm, test.martingale.trail
+    return {
+        "alarm": None if alarm is None else [alarm.at, alarm.change_point],
+        "start": None if test.start is None else asdict(test.start),
+        "trail": [trail.start, trail.step],
+    }
+
+
+def _arrays_of(test: ScoreTest) -> Arrays:
+    martingale = test.martingale
+    return {
+        "counts": test.p_values.counts.astype(np.float64),  # integers below 2⁵³: exact
         "gains": martingale.gains,
         "stakes": martingale.stakes,
         "best": martingale.best,
         "best_start": martingale.best_start.astype(np.float64),
         "evidence": np.array([martingale.log_evidence, martingale.peak]),
         "trail": martingale.trail.values,
-        "recent": state.recent,
-        "uncertainty": state.uncertainty,
-        "refused": state.abstained_recent.astype(np.float64),
+        "recent": test.recent,
     }
-    with atomic_write(path) as file:
-        file.write(encode(header, arrays))
 
 
 def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
@@ -110,20 +138,16 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
             "the state; it is created if it does not exist."
         )
     require_version(name, header, FORMAT_VERSION, 2)
-    if header["format_version"] == 2:
-        header = {**header, "start": None}
-    old = header["format_version"] <= 3
-    if old:
-        header = {**header, "score": "uncertainty"}
-    if header["format_version"] <= 4:
-        header = {**header, "trail": [header.get("seen"), 1]}
-        arrays = {**arrays, "trail": np.empty(0)}
+    if header["format_version"] < FORMAT_VERSION:
+        header, arrays = _converted(name, header, arrays)
     require_keys(name, "header", header, _KEYS)
-    require(header["score"] in SCORES, name, "score", header["score"])
-    expected = _ARRAYS - {"uncertainty"} if old else _ARRAYS
-    require_keys(name, "list of arrays", dict(arrays), expected)
-    if old:
-        arrays = {**arrays, "uncertainty": arrays["recent"]}
+    require(header["score"] in tuple(TESTED), name, "score", header["score"])
+    tested = TESTED[header["score"]]
+    require_keys(name, "list of tests", header["tests"], tested)
+    for score in tested:
+        require_keys(name, f"test of the {score}", header["tests"][score], _OF_TEST)
+    expected = [f"{score} {array}" for score in tested for array in _ARRAYS_OF_TEST]
+    require_keys(name, "list of arrays", dict(arrays), {*expected, *_ARRAYS})
     if header["reference"] != digest:
         refuse(
             name,
@@ -135,31 +159,66 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
     return header, arrays
 
 
+def _converted(name: str, header: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
+    """Header and arrays of an older version, in the form of the present one."""
+    version, header, arrays = header["format_version"], dict(header), dict(arrays)
+    if version == 2:
+        header["start"] = None
+    if version <= 3:
+        header["score"] = "uncertainty"
+        arrays.setdefault("uncertainty", arrays.get("recent", np.empty(0)))
+    if version <= 4:
+        header["trail"] = [header.get("seen"), 1]
+        arrays["trail"] = np.empty(0)
+    require_keys(name, "header", header, (_KEYS - {"tests"}) | set(_OF_TEST))
+    score = header["score"]
+    require(score in SCORES, name, "score", score)
+    if isinstance(header["start"], dict):
+        header["start"] = {**header["start"], "score": score}
+    header["tests"] = {score: {key: header.pop(key) for key in _OF_TEST}}
+    renamed = {key if key in _ARRAYS else f"{score} {key}": value for key, value in arrays.items()}
+    return header, renamed
+
+
 def restored_state(
-    path: str, header: Mapping[str, Any], arrays: Arrays, p_values: OnlinePValues
+    path: str, header: Mapping[str, Any], arrays: Arrays, tests: tuple[ScoreTest, ...]
 ) -> State:
-    """The state of a file whose header passed `read_state`; `p_values` are those of its start."""
+    """The state of a file whose header passed `read_state`; `tests` are those of its start."""
     seen, abstained = header["seen"], header["abstained"]
     if not _is_count(seen) or not _is_count(abstained) or abstained > seen:
         refuse(path, f"it counts {abstained!r:.80} abstained of {seen!r:.80}")
-    counts = _array(path, arrays, "counts", len(p_values.counts))
-    if not _are_counts(counts) or int(counts.sum()) != seen:
-        refuse(path, "its counts do not add up")
-    p_values.counts = counts.astype(np.int64)
-    recent = _array(path, arrays, "recent", min(seen, header["window"]))
-    uncertainty = _array(path, arrays, "uncertainty", len(recent))
-    flags = _array(path, arrays, "refused", len(recent))
+    uncertainty = _array(path, arrays, "uncertainty", min(seen, header["window"]))
+    flags = _array(path, arrays, "refused", len(uncertainty))
     valid = np.isin(flags, (0, 1)).all() and flags.sum() <= abstained
     if not valid or not flags[~np.isfinite(uncertainty)].all():
         refuse(path, "the abstained predictions of its window are impossible")
-    martingale = _martingale(path, arrays, seen)
-    martingale.trail = _trail(path, header["trail"], arrays, seen)
-    alarm = _alarm(path, header["alarm"], seen)
-    if (alarm is not None) != (martingale.peak >= -math.log(header["alpha"])):
+    restored = tuple(_restored(path, header, arrays, test) for test in tests)
+    return State(restored, uncertainty, flags.astype(bool), abstained)
+
+
+def _restored(path: str, header: Mapping[str, Any], arrays: Arrays, test: ScoreTest) -> ScoreTest:
+    """The test of a file; `test` is that of its start."""
+    seen, window = header["seen"], header["window"]
+    own = {name: arrays[f"{test.score} {name}"] for name in _ARRAYS_OF_TEST}
+    counts = _array(path, own, "counts", len(test.p_values.counts))
+    if not _are_counts(counts) or int(counts.sum()) != seen:
+        refuse(path, "its counts do not add up")
+    p_values = test.p_values.copy()
+    p_values.counts = counts.astype(np.int64)
+    martingale, told = _martingale(path, own, seen), header["tests"][test.score]
+    martingale.trail = _trail(path, told["trail"], own, seen)
+    alarm = _alarm(path, told["alarm"], seen)
+    level = math.log(len(header["tests"])) - math.log(header["alpha"])
+    if (alarm is not None) != (martingale.peak >= level):
         refuse(path, "its alarm does not agree with its evidence")
-    start = _start(path, header["start"], seen, header["window"])
-    refused = flags.astype(bool)
-    return State(p_values, martingale, recent, uncertainty, refused, abstained, alarm, start)
+    return replace(
+        test,
+        p_values=p_values,
+        martingale=martingale,
+        recent=_array(path, own, "recent", min(seen, window)),
+        alarm=alarm,
+        start=_start(path, told["start"], test.score, seen, window),
+    )
 
 
 def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:
@@ -205,12 +264,13 @@ def _alarm(path: str, alarm: Any, seen: int) -> Crossing | None:
     return Crossing(at, change_point)
 
 
-def _start(path: str, start: Any, seen: int, window: int) -> WindowStatistics | None:
+def _start(path: str, start: Any, score: str, seen: int, window: int) -> WindowStatistics | None:
     if start is None:
         return None
     require_keys(path, "first window", start, [field.name for field in fields(WindowStatistics)])
     shares = [start[name] for name in ("ks", "ks_p_value", "superiority", "mean_p")]
-    if not all(type(share) is float and 0 <= share <= 1 for share in shares):
+    valid = all(type(share) is float and 0 <= share <= 1 for share in shares)
+    if not valid or start["score"] != score:
         refuse(path, f"its first window is {start!r:.80}")
     counts = (start["abstained"], start["count"])
     if not all(map(_is_count, counts)) or not counts[0] <= counts[1] == window <= seen:

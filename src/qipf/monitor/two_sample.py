@@ -14,8 +14,9 @@ from qipf.calibration.conformal import Calibration
 class WindowStatistics:
     """Difference between a window of predictions and the held-out scores.
 
-    The p-value is valid for a single test of a window chosen beforehand. To watch a stream, use the
-    monitor's evidence instead.
+    The p-value is valid for a single test of a window chosen beforehand. A monitor of two scores
+    tells the one that differs most, with twice its p-value. To watch a stream, use the monitor's
+    evidence instead.
     """
 
     count: int  # predictions in the window
@@ -24,10 +25,11 @@ class WindowStatistics:
     superiority: float  # P(a prediction of the window has a higher score than a held-out one)
     mean_p: float  # of the conformal p-values; about 1/2 for data like the held-out set
     abstained: int  # predictions of the window that were not accepted
+    score: str = "uncertainty"  # what was compared
 
     def __str__(self) -> str:
         return (
-            f"higher than a held-out one with probability {self.superiority:.3f}; "
+            f"{self.score} above a held-out one with probability {self.superiority:.3f}; "
             f"Kolmogorov-Smirnov {self.ks:.3f}, p-value {self.ks_p_value:.3g}; "
             f"{self.abstained:,} abstained"
         )
@@ -37,6 +39,7 @@ def window_statistics(
     calibration: Calibration,
     scores: NDArray[np.float64],  # (n,)
     abstained: int,
+    score: str = "uncertainty",
 ) -> WindowStatistics:
     r"""Compare the scores of a window with the held-out scores; NaN counts as the highest.
 
@@ -52,7 +55,7 @@ def window_statistics(
     """
     m, n = len(scores), len(calibration)
     if m == 0:
-        return WindowStatistics(0, 0.0, 1.0, 0.5, 0.5, 0)
+        return WindowStatistics(0, 0.0, 1.0, 0.5, 0.5, 0, score)
     ordered, held_out = np.sort(calibration.rounded(scores)), calibration.rounded_scores
     below = np.searchsorted(held_out, ordered, side="left")
     up_to = np.searchsorted(held_out, ordered, side="right")
@@ -67,4 +70,5 @@ def window_statistics(
         superiority=float((below + up_to).mean() / (2 * n)),
         mean_p=float((1 + n - below).mean() / (n + 1)),
         abstained=abstained,
+        score=score,
     )

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.io.schema import refuse
 from qipf.monitor.lines import Lines, LineSource
-from qipf.monitor.monitor import ShiftMonitor, Verdict
+from qipf.monitor.monitor import ShiftMonitor
 from qipf.monitor.parsing import LineParser
+from qipf.monitor.verdict import Verdict
 
 #: What to do with a line that holds no logits.
 ON_BAD_LINE = ("skip", "stop")
