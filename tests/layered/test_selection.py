@@ -49,7 +49,7 @@ def test_it_is_the_likeliest_of_a_plain_search():
     for gain_free in (False, True):
         for shrinkage in selection.SHRINKAGES:
             other = Scatter(ROWS, LABELS_OF, gain_free).metric(shrinkage, 4)
-            for factor in selection.COARSE:
+            for factor in selection.FACTORS[1::2]:
                 tried = field_of(other, factor * silverman(other(ROWS)))
                 assert likelihood(tried) <= best + 1e-9
     assert metric.directions.shape == (5, 4)
@@ -58,7 +58,8 @@ def test_it_is_the_likeliest_of_a_plain_search():
 def test_shrinkages_and_factors_are_those_of_the_published_results():
     """Other values would change every published result of LayeredQIPF."""
     assert selection.SHRINKAGES == (0.02, 0.1, 0.3, 0.5, 0.8)
-    assert (selection.COARSE, selection.FINE) == ((1.4, 2.8, 5.6), 2**0.5)
+    assert selection.FACTORS[1::2] == pytest.approx((1.4, 2.8, 5.6))
+    assert selection.FACTORS[::2] == pytest.approx([1.4 * 2 ** (k - 0.5) for k in range(4)])
 
 
 def test_each_set_counts_the_same():
@@ -98,7 +99,7 @@ def test_without_tuning_rows_it_is_the_middle_of_everything():
     middle = selection.SHRINKAGES[len(selection.SHRINKAGES) // 2]
     plain = Scatter(ROWS, LABELS_OF, False).metric(middle, 4)
     assert torch.equal(metric.directions, plain.directions)
-    assert width == selection.COARSE[len(selection.COARSE) // 2] * silverman(plain(ROWS))
+    assert width == pytest.approx(2.8 * silverman(plain(ROWS)))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e20])
@@ -122,9 +123,10 @@ def test_a_row_far_from_its_class_counts_for_no_more_than_the_floor():
     rows = torch.stack([angles.cos(), angles.sin()], 1)
     field = ClassField(metric, rows, torch.tensor([0, 0, 1, 1]), 2, 0.1, torch.arange(4))
     truth = torch.tensor([0, 0, 1, 0])
-    likelihoods = selection._likelihoods(field, [rows], truth, 0.1, (1.0, 2.0))
-    for factor, found in likelihoods.items():
-        posterior = field.at(0.1 * factor)(rows).posterior.double()
+    widths = [0.1, 0.2]
+    likelihoods = selection._likelihoods(field, [rows], truth, widths)
+    for width, found in zip(widths, likelihoods, strict=True):
+        posterior = field.at(width)(rows).posterior.double()
         own = posterior.gather(1, truth[:, None]).log()
         assert float(own.min()) < -20
         assert found == pytest.approx(float(own.clamp(min=-12.0).mean()), abs=1e-6)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qipf.layered.class_sums import ROWS, ClassSums, by_device
+from qipf.layered.class_sums import ROWS, ClassSums, by_device, chains
 from qipf.layered.metric import Metric
 
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
@@ -101,7 +101,8 @@ class ClassField:
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
         """As `__call__`, for several bandwidths that share the computation of the cosines.
 
-        In tiles, only bandwidths whose squares differ by powers of two share it.
+        Those whose squares differ by powers of two also share an exponential; in tiles, only these
+        share the cosines.
         """
         evaluate = self._in_tiles if self._tiled(rows) else self._in_blocks
         for found in zip(*evaluate(rows, bandwidths), strict=True):
@@ -122,11 +123,28 @@ class ClassField:
     def _in_blocks(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
         """Values at every bandwidth for one block of rows at a time, over all centres."""
         for cosines in self._cosines(rows):
-            yield [self._evaluated(cosines, bandwidth) for bandwidth in bandwidths]
+            yield self._chained(cosines, bandwidths)
+
+    def _chained(self, cosines: Tensor, bandwidths: list[float]) -> list[FieldValues]:
+        """Values at every bandwidth; narrower kernels are squares of wider ones where they can."""
+        nearest = cosines.amax(1) - 1
+        found: dict[int, FieldValues] = {}
+        for chain in chains(bandwidths):
+            widest = bandwidths[chain[0][0]]
+            kernel = torch.softmax(cosines / (widest * widest), 1)
+            kernel /= kernel.amax(1, keepdim=True)  # that of the nearest centre is 1
+            for place, squarings in chain:
+                for _ in range(squarings):
+                    kernel.square_()
+                bandwidth = bandwidths[place]
+                found[place] = self._values(
+                    self._by_class(kernel), nearest / (bandwidth * bandwidth)
+                )
+        return [found[place] for place in range(len(bandwidths))]
 
     def in_one(self, rows: Tensor) -> FieldValues:  # (n, D)
         """As `__call__`, in one block for any number of rows: for graphs."""
-        return self._evaluated(self.metric(rows) @ self.embeddings.T, self.bandwidth)
+        return self._chained(self.metric(rows) @ self.embeddings.T, [self.bandwidth])[0]
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
@@ -136,7 +154,7 @@ class ClassField:
             cosines = part @ self.embeddings.T
             known = (mine >= 0).nonzero()[:, 0]
             cosines[known, mine[known]] = -math.inf
-            found.append(self._evaluated(cosines, self.bandwidth))
+            found += self._chained(cosines, [self.bandwidth])
         posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
         return FieldValues(posterior, log_density)
 
@@ -166,14 +184,6 @@ class ClassField:
         size = max(1, by_device(BLOCK, rows) // len(self.embeddings))
         for part in rows.split(size):
             yield self.metric(part) @ self.embeddings.T
-
-    def _evaluated(self, cosines: Tensor, bandwidth: float) -> FieldValues:  # (n, N)
-        inverse = 1 / (bandwidth * bandwidth)
-        scores = cosines * inverse
-        shares = torch.softmax(scores, 1)  # kernels divided by their sum; faster than exp alone
-        # the nearest centre's kernel, relative to itself, is 1
-        by_class = self._by_class(shares) / shares.amax(1, keepdim=True)
-        return self._values(by_class, scores.amax(1) - inverse)
 
     def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
         if self._few_classes:

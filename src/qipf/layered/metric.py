@@ -54,14 +54,15 @@ class Scatter:
     """Scatter of a layer's rows within their classes, from which metrics are made."""
 
     def __init__(self, rows: Tensor, labels: Tensor, gain_free: bool) -> None:  # (n, D), (n,)
-        rows = rows.double()
         self.gain_free = gain_free
-        self._rows = unit_length(rows) if gain_free else rows
-        self._mean = self._rows.mean(0)
+        rows = unit_length(rows.double()) if gain_free else rows.double()
+        self._mean = rows.mean(0)
+        rows = rows - self._mean
+        self._products = rows.T @ rows
         present, classes = labels.unique(return_inverse=True)
-        means = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, classes, self._rows)
+        means = rows.new_zeros(len(present), rows.shape[1]).index_add_(0, classes, rows)
         means /= torch.bincount(classes)[:, None]
-        offsets = self._rows - means[classes]
+        offsets = rows.sub_(means[classes])
         variances, self._vectors = torch.linalg.eigh(offsets.T @ offsets / len(rows))
         variances = variances.clamp(min=0)
         # without whitening if all rows of each class are equal
@@ -73,8 +74,7 @@ class Scatter:
         whiten = self._vectors / variances.clamp(min=NEGLIGIBLE * variances.max()).sqrt()
         whiten = whiten / whiten.abs().max()
         if dimension < whiten.shape[1]:
-            whitened = (self._rows - self._mean) @ whiten
-            _, spread = torch.linalg.eigh(whitened.T @ whitened)
+            _, spread = torch.linalg.eigh(whiten.T @ self._products @ whiten)
             whiten = whiten @ spread[:, -dimension:]
             whiten = whiten / whiten.abs().max()
         return Metric(self._mean.float(), whiten.float().contiguous(), self.gain_free)

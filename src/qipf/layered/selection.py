@@ -19,8 +19,9 @@ from qipf.progress import progress
 #: Shrinkages that are compared.
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
 
-#: Factors on Silverman's bandwidth: three first, then the two beside the best of them.
-COARSE, FINE = (1.4, 2.8, 5.6), 2**0.5
+#: Factors on Silverman's bandwidth, of which every second one is compared first, then those beside
+#: the best of them. All are evaluated at once: a narrower kernel is a square of a wider one.
+FACTORS = tuple(1.4 * 2 ** (step / 2) for step in range(-1, 6))
 
 #: Most tuning rows and centres of a field that is compared, and rows that a metric is made from.
 MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
@@ -148,23 +149,21 @@ def _best_width(
         return None
     width = silverman(embeddings)
     if not sets:
-        return 0.0, COARSE[len(COARSE) // 2] * width
+        return 0.0, FACTORS[len(FACTORS) // 2] * width
     field = ClassField(metric, embeddings, labels, classes, width, torch.arange(len(embeddings)))
-    found = _likelihoods(field, sets, truth, width, COARSE)
-    middle = max(found, key=found.__getitem__)
-    found |= _likelihoods(field, sets, truth, width, (middle / FINE, middle * FINE))
-    factor = max(found, key=found.__getitem__)
-    return found[factor], factor * width
+    found = _likelihoods(field, sets, truth, [factor * width for factor in FACTORS])
+    middle = max(range(1, len(FACTORS), 2), key=found.__getitem__)
+    best = max((middle, middle - 1, middle + 1), key=found.__getitem__)
+    return found[best], FACTORS[best] * width
 
 
 def _likelihoods(
-    field: ClassField, sets: list[Tensor], truth: Tensor, width: float, factors: tuple[float, ...]
-) -> dict[float, float]:
-    """Mean log posterior of the true class, by factor on the bandwidth."""
-    found = dict.fromkeys(factors, 0.0)
+    field: ClassField, sets: list[Tensor], truth: Tensor, widths: list[float]
+) -> list[float]:
+    """Mean log posterior of the true class at every bandwidth."""
+    found = [0.0] * len(widths)
     for rows in sets:
-        every = field.at_bandwidths(rows, [factor * width for factor in factors])
-        for factor, values in zip(factors, every, strict=True):
+        for place, values in enumerate(field.at_bandwidths(rows, widths)):
             own = values.posterior.gather(1, truth[:, None]).log().clamp(min=FLOOR)
-            found[factor] += float(own.double().mean()) / len(sets)
+            found[place] += float(own.double().mean()) / len(sets)
     return found
