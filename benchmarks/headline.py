@@ -1,10 +1,11 @@
 """Every mean and count that README and the site quote of the suites paper, modern and ood.
 
-    python benchmarks/headline.py > results/headline.md
+    python benchmarks/headline.py --figure docs/headline.png > results/headline.md
 
 Reads results/paper, results/modern and results/ood (or the folder given by `--results`). A
 network's number is the mean over levels, then seeds and corruptions; levels without errors count
-nowhere. The peers of one pass are `qipf.bench.methods.ONE_PASS` without qipf_plus.
+nowhere. The peers of one pass are `qipf.bench.methods.ONE_PASS` without qipf_plus. The figure shows
+the first table, with all peers.
 """
 
 from __future__ import annotations
@@ -20,11 +21,21 @@ from qipf.bench.corruptions import UNRELATED
 from qipf.bench.methods import ONE_PASS
 from qipf.bench.results import read_results
 from qipf.bench.suites import CLEAN
+from qipf.plots.drawing import drawing
 
 OURS, NOVELTY = "qipf_plus", "qipf_plus_novelty"
 METRICS = {"roc_auc": "ROC-AUC", "pr_auc": "PR-AUC", "augrc": "AUGRC"}
 LOW_IS_GOOD = "augrc"
 RIVALS = ("stacked", "entropy", "ensemble_entropy", "ensemble_log_odds")
+
+TITLES = {
+    "mnist_lenet": "LeNet\nMNIST",
+    "kmnist10k_lenet": "LeNet\nK-MNIST10k",
+    "cifar10_lenet": "LeNet\nCIFAR-10",
+    "cifar10_vgg3": "VGG-3\nCIFAR-10",
+    "cifar10_resnet18": "ResNet-18\nCIFAR-10",
+    "clinc_transformer": "transformer\nCLINC150",
+}
 
 #: Below chance while entropy is above by at least this much: such levels are listed.
 ABOVE_CHANCE = 0.05
@@ -182,6 +193,41 @@ def novelty(cells: Cells) -> Iterator[str]:
     yield ""
 
 
+def draw(path: Path, cells: Cells) -> None:
+    """ROC-AUC by network: qipf_plus, every peer of one pass, and the ensemble."""
+    with drawing(path, width=8.0, height=3.6) as ((ax,),):
+        for place, methods in enumerate(cells.values()):
+            values = {m: mean(own, "roc_auc") for m, own in methods.items()}
+            peers = [values[m] for m in one_pass(values)]
+            styles = (
+                ([values[OURS]], 0.0, "D", "#d55e00", 70, "qipf: LayeredQIPF"),
+                ([values["entropy"]], -0.16, "o", "#0072b2", 40, "softmax entropy"),
+                (peers, 0.0, "_", "#999999", 90, "other methods of one pass"),
+                (
+                    [values["ensemble_entropy"]],
+                    0.16,
+                    "^",
+                    "#999999",
+                    40,
+                    "5 or 10 networks, entropy",
+                ),
+                ([values["ensemble_log_odds"]], 0.16, "^", "black", 40, "the same, log-odds"),
+            )
+            for shown, aside, marker, color, size, label in styles:
+                ax.scatter(
+                    [place + aside] * len(shown),
+                    shown,
+                    s=size,
+                    marker=marker,
+                    color=color,
+                    label="" if place else label,
+                    zorder=3 + (marker != "_"),
+                )
+        ax.set_xticks(range(len(cells)), [TITLES.get(name, name) for name in cells])
+        ax.set(ylabel="ROC-AUC of wrong predictions", ylim=(0.5, 0.95), xlim=(-0.5, 6.9))
+        ax.legend(loc="lower right", fontsize=8)
+
+
 def _number(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.4f}".replace("0.", ".", 1)
 
@@ -189,8 +235,12 @@ def _number(value: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--results", type=Path, default=Path("results"))
-    folder = parser.parse_args().results
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    folder = options.results
     cells = cells_of([folder / "paper", folder / "modern"])
+    if options.figure:
+        draw(options.figure, cells)
     print("# What the results show\n\n`python benchmarks/headline.py`\n")
     print("## Errors under all corruptions\n")
     print("\n".join(error_detection(cells, None)))
