@@ -173,6 +173,30 @@ def below_chance(cells: Cells) -> Iterator[str]:
     )
 
 
+def mixture(cells: Cells) -> Iterator[str]:
+    """Accuracies of the network and of the layers' mixture, and of what p_error promises."""
+    yield (
+        "| accuracy in % | clean: network | mixture | corrupted: network | mixture | levels where "
+        "the mixture is at least as good | mean p_error is off by | softmax is off by |"
+    )
+    yield "| --- |" + " --- |" * 7
+    for network, methods in cells.items():
+        own, softmax = methods[OURS], methods["softmax"]
+        means = [
+            100 * mean(own, name, corruptions)
+            for corruptions in ({CLEAN}, None)
+            for name in ("accuracy", "mixture_accuracy")
+        ]
+        as_good = sum(r["mixture_accuracy"] >= r["accuracy"] for r in own.values())
+        off = [
+            100 * np.mean([abs(r["estimated_accuracy"] - r["accuracy"]) for r in m.values()])
+            for m in (own, softmax)
+        ]
+        shown = [f"{v:.1f}" for v in means] + [f"{as_good} of {len(own)}"]
+        yield f"| {network} | " + " | ".join([*shown, *(f"{v:.1f}" for v in off)]) + " |"
+    yield ""
+
+
 def novelty(cells: Cells) -> Iterator[str]:
     """Out-of-distribution data sets: ROC-AUC of the novelty and of its strongest peers."""
     yield "| ROC-AUC | data | qipf_plus_novelty | best peer of one pass, in the mean | and here |"
@@ -250,6 +274,8 @@ def main() -> None:
     print("\n".join(error_detection(cells, UNRELATED)))
     print("## Clean data, correlations, chance\n")
     print("\n".join([*clean_images(cells), *correlations(cells), *below_chance(cells)]))
+    print("## The mixture as a classifier, and probabilities of error\n")
+    print("\n".join(mixture(cells)))
     print("## Inputs from elsewhere\n")
     print("\n".join(novelty(cells_of([folder / "ood"]))).rstrip())
 
