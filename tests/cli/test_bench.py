@@ -69,6 +69,12 @@ def test_several_folders_are_one_run_and_fewer_seeds_are_marked(monkeypatch, cap
     assert "| zoom | n | ours | **0.900†** | 0.700 |\n" in out
     assert "(each the mean over the seeds 0, 1)" in out
     assert "- † fewer seeds than other methods of the same row: not the same average.\n" in out
+    code, out, err = run(monkeypatch, capsys, "bench", "table", "a", "b")  # the best first
+    assert (code, err) == (0, "")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines.index(["1", "svi", "0.900†", "0.900†"]) + 1 == lines.index(
+        ["2", "qipf", "0.700", "0.700"]
+    )
     write_run(tmp_path / "c", record("svi", 0, 0.5))
     err = error_line(monkeypatch, capsys, "bench", "table", "a", "b", "c")
     assert "Both a and c hold svi on n, zoom 2 with seed 0" in err

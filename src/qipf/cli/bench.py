@@ -76,25 +76,38 @@ def table(
         list[str] | None,
         Option(
             help="roc_auc, pr_auc, pr_auc_trapezoid, point_biserial, aurc, augrc, naurc or fpr95; "
-            "can be repeated. Default: the paper's three."
+            "can be repeated. Default: roc_auc, or the paper's three."
         ),
     ] = None,
     methods: Annotated[
-        str, Option(help="paper, all, or method names separated by commas.")
-    ] = "paper",
+        str,
+        Option(
+            help="best: the five best and well-known ones; paper: those of the paper, in its "
+            "tables with its numbers; all; or names separated by commas."
+        ),
+    ] = "best",
 ) -> None:
-    """Print the results of a run as the paper's tables, with the paper's numbers.
+    """Print the results of a run, the best methods first, or as the paper's tables.
+
+    In the terminal, best and all print a line for each method. Names, paper, and every other format
+    print a column for each method and a line for each corruption and network.
 
     Example: `qipf bench table runs/digits`
+
+    Example: `qipf bench table runs/digits --methods paper`
 
     Example: `qipf bench table runs/paper --methods all --metric roc_auc --format markdown`
 
     Example: `qipf bench table runs/seed0 runs/seed1 runs/seed2 --format json`
     """
+    from qipf.reporting.leaderboard import leaderboard
     from qipf.reporting.run.results import Run
     from qipf.reporting.table_formats import render
     from qipf.reporting.tables import PAPER_METRICS, summarise
 
-    chosen = methods if methods in ("paper", "all") else [m.strip() for m in methods.split(",")]
-    summary = summarise(Run(*folder).records, metric or PAPER_METRICS, chosen)
-    typer.echo(render(summary, style), nl=False)
+    groups = ("best", "paper", "all")
+    chosen = methods if methods in groups else [m.strip() for m in methods.split(",")]
+    board = style == "terminal" and methods in ("best", "all")
+    metrics = metric or (PAPER_METRICS[:1] if board else PAPER_METRICS)
+    summary = summarise(Run(*folder).records, metrics, chosen)
+    typer.echo(leaderboard(summary) if board else render(summary, style), nl=False)

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -75,14 +75,19 @@ def _metric_grid(table: MetricTable) -> Grid:
 
 
 def _terminal(summary: Summary, width: int | None = None) -> str:
+    return terminal(grids(summary), summary.notes, width)
+
+
+def terminal(grids: Sequence[Grid], notes: Sequence[str], width: int | None = None) -> str:
+    """Tables and notes for a terminal of so many characters; wide tables are split."""
     from rich.console import Console
 
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
-        for grid in grids(summary):
+        for grid in grids:
             for part in _blocks(grid, console.width):
                 console.print(_rich(part))
-        for note in summary.notes:
+        for note in notes:
             console.print(note, style="dim", soft_wrap=True, markup=False)
     return captured.get()
 
@@ -91,7 +96,7 @@ def _blocks(grid: Grid, width: int) -> list[Grid]:
     """The grid split into parts that fit the width, each with the label columns."""
     columns = list(zip(*([Text(name) for name in grid.header], *grid.rows), strict=True))
     sizes = [  # padding and separator add three characters
-        max(max(map(len, _folded(column[0].text))), *(len(cell.text) for cell in column[1:])) + 3
+        max(map(len, (*_folded(column[0].text), *(cell.text for cell in column[1:])))) + 3
         for column in columns
     ]
     left = width - 1 - sum(sizes[: grid.labels])

@@ -24,7 +24,13 @@ from qipf.reporting.page import render_text
 #: The metrics of the paper's two tables.
 PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
 
-#: The same with their direction.
+#: Methods that ``"best"`` selects beside the best ones: those that readers look for.
+WELL_KNOWN = ("qipf_plus", "entropy", "ensemble_entropy", "ensemble_log_odds", *PAPER_METHODS)
+
+#: How many of the best methods it selects.
+BEST = 5
+
+#: The metrics with their direction.
 METRIC_TITLES = {
     name: f"{title} ({'higher' if HIGHER_IS_BETTER[name] else 'lower'} is better)"
     for name, title in TITLES.items()
@@ -132,6 +138,32 @@ class MetricTable:
             if rows and all(method in row.ours for row in rows)
         }
 
+    def ranking(self, network: str | None = None) -> list[str]:
+        """All methods, shown or not, the best mean first; those without a mean last."""
+        every = list(dict.fromkeys(method for row in self.rows for method in row.ours))
+        means = replace(self, methods=tuple(every)).means(network)
+        ranked = sorted(means, key=means.__getitem__, reverse=HIGHER_IS_BETTER[self.metric])
+        return [*ranked, *(method for method in every if method not in means)]
+
+    def equal_methods(self) -> dict[str, list[str]]:
+        """Methods with the same result in every row, by the first of them; single ones left out.
+
+        Results are the same if they differ by less than shows in four decimals: scores that order
+        predictions alike still differ by rounding.
+        """
+        groups: dict[str, list[str]] = {}
+        for method in self.ranking():
+            first = next((name for name in groups if self._equal(name, method)), method)
+            groups.setdefault(first, []).append(method)
+        return {first: names for first, names in groups.items() if len(names) > 1}
+
+    def _equal(self, one: str, other: str) -> bool:
+        rows = [row.ours for row in self.rows if one in row.ours or other in row.ours]
+        return all(
+            one in row and other in row and abs(row[one].mean - row[other].mean) < 5e-5
+            for row in rows
+        )
+
 
 @dataclass(frozen=True)
 class NetworkLine:
@@ -151,6 +183,7 @@ class Summary:
     networks: tuple[NetworkLine, ...]
     tables: tuple[MetricTable, ...]
     notes: tuple[str, ...]
+    board_notes: tuple[str, ...]  # of tables with methods in rows, without the paper's numbers
 
 
 def summarise(
@@ -158,17 +191,33 @@ def summarise(
     metrics: Sequence[str] = PAPER_METRICS,
     methods: str | Sequence[str] = "paper",
 ) -> Summary:
-    """Tables of `metrics` for `methods`: ``"paper"``, ``"all"``, or names."""
+    """Tables of `metrics` for `methods`: ``"best"``, ``"paper"``, ``"all"``, or names.
+
+    ``"best"`` selects the best by the mean of the first metric and well-known ones, in that order;
+    a cell is then flagged as best only if it is the best of all methods.
+    """
     records = list(results)
     if not records:
         raise QIPFInputError("There are no results yet. Make them first: qipf bench run")
     for metric in metrics:
         if metric not in HIGHER_IS_BETTER:
             raise unknown_name("metric", metric, HIGHER_IS_BETTER)
-    shown = tuple(select_methods((record["method"] for record in records), methods))
+    measured = {record["method"] for record in records}
+    shown = tuple(select_methods(measured, "all" if methods == "best" else methods))
     tables = tuple(_table(metric, shown, records) for metric in metrics)
+    if methods == "best" and tables:
+        shown = tuple(_best_methods(tables[0]))
+        tables = tuple(replace(table, methods=shown) for table in tables)
     networks = tuple(_network(name, records) for name in _names("network", records))
-    return Summary(networks, tables, tuple(_notes(records, tables, shown)))
+    notes, board_notes = (tuple(_notes(records, tables, shown, board)) for board in (False, True))
+    return Summary(networks, tables, notes, board_notes)
+
+
+def _best_methods(table: MetricTable) -> list[str]:
+    """The best methods and well-known ones, best first; of methods with equal results one."""
+    repeated = {name for names in table.equal_methods().values() for name in names[1:]}
+    single = [name for name in table.ranking() if name not in repeated]
+    return [name for name in single if name in single[:BEST] or name in WELL_KNOWN]
 
 
 def select_methods(measured: Iterable[str], wanted: str | Sequence[str] = "all") -> list[str]:
@@ -275,7 +324,7 @@ def _network(name: str, records: Sequence[Record]) -> NetworkLine:
 
 
 def _notes(
-    records: Sequence[Record], tables: Sequence[MetricTable], shown: Sequence[str]
+    records: Sequence[Record], tables: Sequence[MetricTable], shown: Sequence[str], board: bool
 ) -> list[str]:
     """What a reader of the tables must know."""
     text = render_text(
@@ -287,5 +336,12 @@ def _notes(
         unseen=[name for name in _names("corruption", records) if name in UNSEEN_SETS],
         marks={row.mark(method) for table in tables for row in table.rows for method in row.ours},
         hidden=len({record["method"] for record in records} - set(shown)),
+        equal=[
+            group
+            for group in (tables[0].equal_methods().values() if board and tables else ())
+            if group[0] in shown
+        ],
+        roc_auc="roc_auc" in {table.metric for table in tables},
+        board=board,
     )
     return text.splitlines()
