@@ -259,3 +259,25 @@ def test_matrices_decay_and_biases_do_not():
             for parameter in group["params"]
         }
         assert decays == {2: 0.5, 1: 0.0}
+
+
+def test_counts_are_means_over_several_steps():
+    with seeded("cpu", 0):
+        steps = steps_of(DigitsMLP(1, 3, 8))
+    losses = []
+    for _ in range(3):
+        before = float(steps.loss)
+        steps()
+        losses.append(float(steps.loss) - before)
+    accuracy, loss = steps.accuracy_and_loss(3)
+    assert accuracy == int(steps.correct) / 24
+    assert loss == pytest.approx(sum(losses) / 3)
+
+
+def test_counts_of_a_stack_are_means_over_its_networks():
+    with seeded("cpu", 0):
+        steps = steps_of(DigitsMLP(1, 3, 8))
+    steps._networks = 2
+    steps.correct.fill_(12)
+    steps.loss.fill_(6.0)
+    assert steps.accuracy_and_loss(3) == (12 / (3 * 2 * 8), 1.0)

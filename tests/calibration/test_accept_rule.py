@@ -306,6 +306,17 @@ def test_min_coverage_by_hand():
     assert (rule.max_risk, rule.min_coverage) == (None, 0.7)
 
 
+def test_min_coverage_counts_the_errors_of_tied_scores():
+    rng = np.random.default_rng(5)
+    uncertainty = rng.integers(10, size=800) / 10
+    wrong = rng.random(800) < 0.3
+    rule = accept_rule(uncertainty, wrong, min_coverage=0.7)
+    accepted = uncertainty <= rule.threshold
+    tied = uncertainty == uncertainty[accepted].max()
+    assert wrong[tied].any()
+    assert (rule.accepted, rule.errors) == (accepted.sum(), wrong[accepted].sum())
+
+
 def test_a_coverage_too_high_for_the_sample_accepts_all():
     rule = accept_rule(np.arange(20.0), np.arange(20) == 3, min_coverage=0.99)
     assert rule(np.array([1e300, -1e300, 19.5])).all()

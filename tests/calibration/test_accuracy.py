@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import brentq
+from scipy.special import expit
 from scipy.stats import binom, norm
 
 from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
@@ -319,3 +321,18 @@ def test_the_classes_of_predictions_are_heard_unless_they_may_shift(rng):
     assert told.accuracy == pytest.approx(unheard.accuracy * (1 - told.surplus))
     pixels = Prediction(np.zeros((20, 2, 20)), np.zeros((20, 20), int), doubt[:400])
     assert estimate_accuracy(pixels, held_out).surplus is None
+
+
+def test_the_interval_of_log_odds_by_hand(rng):
+    odds, wrong, _ = log_odds_case(rng, 400)
+    window = log_odds_case(rng, 60)[0]
+    found = AccuracyEstimator(odds, wrong, "log_odds").estimate(window, 0.9)
+    rate = (wrong.sum() + 0.5) / 401
+    constant = brentq(lambda c: expit(odds + c).mean() - rate, -20, 20, xtol=1e-14)
+    p = expit(window + constant)
+    assert found.accuracy == pytest.approx(1 - p.mean(), abs=1e-9)
+    z = norm.ppf(0.95)
+    variance = (p * (1 - p)).mean() / 60 + rate * (1 - rate) / 400
+    margin = z * np.sqrt(variance) + z**2 / 800 + 1 / 120
+    assert found.high == pytest.approx(min(1, found.accuracy + margin), abs=1e-9)
+    assert found.low == pytest.approx(found.accuracy - margin, abs=1e-9)

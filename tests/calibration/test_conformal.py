@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from qipf import QIPFInputError
+from qipf import QIPFInputError, QIPFNotFittedError
 from qipf.calibration import conformal
 from qipf.calibration.conformal import Calibration
 
@@ -121,3 +121,20 @@ def test_invalid_scores_are_rejected(arguments, phrase):
 def test_invalid_uniforms_are_rejected(uniforms):
     with pytest.raises(QIPFInputError, match="uniforms must"):
         Calibration([1.0]).p_values([1.0, 2.0], uniforms)
+
+
+def test_a_calibrated_model_has_a_calibration_and_nothing_else_has():
+    class Model:
+        calibration_ = Calibration([1.0, 2.0])
+
+        def calibrate(self):
+            pass
+
+    model = Model()
+    assert conformal.calibration_of(model) is Model.calibration_
+    assert conformal.calibration_of(Model.calibration_) is Model.calibration_
+    model.calibration_ = None
+    with pytest.raises(QIPFNotFittedError, match="This Model is not calibrated"):
+        conformal.calibration_of(model)
+    with pytest.raises(QIPFInputError, match="or a Calibration is needed, got list"):
+        conformal.calibration_of([1.0])

@@ -84,3 +84,9 @@ def test_a_chance_that_equals_the_level_is_enough():
     assert float(tail(0, 2, 0.5)) == 0.25
     found = certified_ranks(np.zeros(4, int), 0.5, 0.25, (0,))
     assert found.tolist() == [False, True, True, True]
+
+
+def test_the_fewest_predictions_reach_the_level_itself():
+    """Without errors the chance is (1/2)^n, exactly."""
+    assert tail(0, 3, 0.5) == 0.125
+    assert fewest(0, 0.5, 0.125) == 3

@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from qipf import QIPF, QIPFInputError, accept_rule
 from qipf.calibration.conformal import Calibration
+from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.quantization import rounded
 from tests.conftest import make_logits
 
@@ -152,3 +153,16 @@ def test_a_failed_calibration_changes_nothing(field, rows, options, phrase):
     with pytest.raises(QIPFInputError, match=re.escape(phrase)):
         field.calibrate(rows, **options)
     assert field.calibration_ is before
+
+
+def test_scores_have_no_constant_unless_a_class_says_so():
+    assert CalibrationMixin.score_origin(QIPF()) == 0.0
+
+
+def test_the_repr_tells_calibration_and_rule_as_they_come(field):
+    assert field._about() == []
+    field.calibrate(HELD_OUT, wrong=wrong_of(field, HELD_OUT))
+    assert field._about()[0] == "calibrated on 900 predictions"
+    assert not any("accepts" in text for text in field._about())
+    rule = field.accept_rule(max_risk=0.3)
+    assert field._about()[-1] == f"accepts {rule.coverage:.1%}"

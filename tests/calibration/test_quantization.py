@@ -62,3 +62,8 @@ def test_the_last_step_ends_at_the_largest_number():
 def test_what_batches_differ_by_is_rounded_off(score):
     noise = 1 + np.linspace(-5e-6, 5e-6, 11)
     assert len(set(rounded(score * noise))) == 1
+
+
+@given(FINITE, st.floats(-1e6, 1e6))
+def test_the_origin_is_subtracted_before_rounding(score, origin):
+    assert rounded(np.array([score]), origin)[0] == rounded(np.array([score - origin]))[0]

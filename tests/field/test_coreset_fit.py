@@ -393,3 +393,36 @@ def test_hardly_fewer_centres_than_rows_are_not_fitted(monkeypatch):
     twice = Coreset(rows, torch.full((60,), 2.0).double())
     fit_coreset(small, twice, 1.0, random, CPU)
     assert fitted
+
+
+def start_of_the_fit(monkeypatch, whole, small, sigma):
+    """The mixture from which `fit_coreset` starts; it stays there."""
+    starts = []
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, _: starts.append(start) or start)
+    fitted = fit_coreset(small, whole, sigma, np.random.RandomState(0), CPU)
+    return fitted, starts
+
+
+def test_a_fit_starts_at_the_coreset_itself(rows, monkeypatch):
+    small, sigma = coreset(rows, 20), 6.0
+    fitted, (start,) = start_of_the_fit(monkeypatch, plain(rows), small, sigma)
+    assert fitted is small
+    mean = rows.double().mean(0)
+    torch.testing.assert_close(start.centers.double() * sigma + mean, small.centers.double())
+    variance = (small.spread / sigma) ** 2
+    assert float(start.log_variance) == pytest.approx(np.log(variance), rel=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.999, 1.0])
+def test_rows_too_far_for_the_bandwidth_are_not_fitted(rows, monkeypatch, factor):
+    small = coreset(rows, 20)
+    centered = rows.double() - rows.double().mean(0)
+    monkeypatch.setattr(coreset_fit, "FARTHEST", float((centered / 6.0).abs().max()) * factor)
+    assert start_of_the_fit(monkeypatch, plain(rows), small, 6.0) == (small, [])
+
+
+def test_no_fewer_probes_than_centres(rows, monkeypatch):
+    small = coreset(rows, 64)
+    for count, fits in ((63, 0), (64, 1)):
+        monkeypatch.setattr(coreset_fit, "_probe_count", lambda *_, count=count: count)
+        assert len(start_of_the_fit(monkeypatch, plain(rows), small, 6.0)[1]) == fits

@@ -135,6 +135,15 @@ def test_two_tight_groups_on_a_pole_of_the_second_mode_keep_their_order():
     assert outside.min() > inside.max()
 
 
+def test_a_few_thousand_rows_are_one_block(field, test, monkeypatch):
+    sizes, plain = [], QIPF._both_of_block
+    monkeypatch.setattr(
+        QIPF, "_both_of_block", lambda self, rows: sizes.append(len(rows)) or plain(self, rows)
+    )
+    field.uncertainty(np.resize(test, (2000, test.shape[1])))
+    assert sizes == [2000]
+
+
 def test_many_rows_are_judged_block_by_block(field, test, monkeypatch):
     whole = field.uncertainty(test)
     monkeypatch.setitem(fitted.ROWS_PER_BLOCK, "cpu", 7)

@@ -216,3 +216,16 @@ def test_whether_rows_differ_is_known_across_parts():
         for part in rows.split(3):
             seen.merge(seen.remote_sampler(3).sample(part, None), labelled=False)
         assert (seen.varied, seen.sample_nearness()) == (varied, None)
+
+
+def test_a_full_reservoir_promotes_too():
+    """As exact as the rows that come later, wherever they find their place."""
+    reservoir = Reservoir(3)
+    reservoir.add(np.array([0.7, 0.8, 0.9]), {"x": torch.zeros(3)})
+    exact = torch.tensor([1.0 + 2.0**-40], dtype=torch.float64)
+    reservoir.add(np.array([0.1]), {"x": exact})
+    assert reservoir.values["x"].tolist() == [1.0 + 2.0**-40, 0.0, 0.0]
+
+
+def test_rows_are_logits_until_told_otherwise():
+    assert TrainingRows(5, "random", np.random.RandomState(0)).are_logits

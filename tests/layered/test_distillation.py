@@ -223,3 +223,15 @@ def test_the_bandwidth_widens_up_to_a_factor(widening):
     limit = math.log(distillation.FACTOR)
     assert found == pytest.approx(0.3 * math.exp(limit * math.tanh(widening / limit)))
     assert 0.3 / 4 <= found <= 0.3 * 4
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_the_cross_entropy_is_a_mean(fields, count):
+    full, start = fields[:2]
+    found = targets(full, *NO_COPIES, torch.Generator().manual_seed(0))
+    few = found.where(torch.arange(len(found.own)) < count)
+    none = torch.full((count,), -1)
+    posterior = start.leave_one_out(few.points, none).posterior.double()
+    rows = [-(p * q.log()).sum() for p, q in zip(few.posterior, posterior, strict=True)]
+    expected = float(sum(rows)) / count if count else 0.0
+    assert distillation.cross_entropy(start, few) == pytest.approx(expected, rel=1e-6)

@@ -46,6 +46,22 @@ def test_the_tokens_are_what_the_largest_embedding_reads():
     assert tokens_of(nn.Linear(3, 3), Example((torch.zeros(5, 3),), {})) is None
 
 
+def test_an_embedding_may_read_more_than_the_tokens():
+    class Masked(nn.Embedding):
+        def forward(self, ids, mask):
+            return super().forward(ids) * mask[..., None]
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = Masked(20, 3)
+
+        def forward(self, ids):
+            return self.words(ids, torch.ones_like(ids)).mean(1)
+
+    assert tokens_of(Net(), Example((text(),), {})).layer == "words"
+
+
 @pytest.mark.parametrize(
     ("example", "expected"),
     [

@@ -251,3 +251,13 @@ def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
 def test_softmax_alone_with_too_few_examples():
     tuning = Tuning({}, TUNING.labels[:0])
     assert_softmax_alone(FIELDS, tuning, f"fewer than {FEWEST} examples")
+
+
+def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):
+    """Rows of one example in several sets share its number, which halves are made by."""
+    sets, count = len(TUNING.sets), len(TUNING.labels)
+    for step in (1, 3):
+        monkeypatch.setattr(mixture_weights, "MOST_ROWS", -(-sets * count // step))
+        found = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+        taken = -(-count // step)
+        assert found.examples.tolist() == list(range(taken)) * sets

@@ -13,6 +13,7 @@ import torch
 import qipf
 from qipf import AccuracyEstimator, QIPFFileError, QIPFInputError, ShiftMonitor
 from qipf.calibration.conformal import Calibration
+from qipf.calibration.one_per_input import one_per_input
 from qipf.calibration.quantization import rounded
 from qipf.monitor.martingale import Martingale
 from qipf.validation.arrays import NonFiniteRowsError
@@ -433,3 +434,32 @@ def test_a_shift_from_the_first_prediction_on_shows_in_the_first_window():
     assert alarms <= 2
     assert found >= 9
     assert false <= 3
+
+
+def test_of_an_input_with_several_predictions_one_is_drawn():
+    """The draw goes on where the stream is."""
+
+    class Model:
+        calibration_ = Calibration(np.arange(50.0))
+
+        def uncertainty(self, scores):
+            return scores
+
+    scores = torch.arange(120.0).reshape(10, 3, 4)
+    monitor, expected = ShiftMonitor(Model()), ShiftMonitor(Model.calibration_)
+    for part in (scores[:4], scores[4:]):
+        drawn = one_per_input(part.shape, expected.seen)
+        expected.update_scores(part.flatten()[drawn])
+        assert monitor.update(part) == expected.verdict()
+    assert monitor.seen == 10
+
+
+def test_a_field_takes_one_batch_and_no_options(field):
+    rows = make_logits(3, seed=5)
+    for call in (
+        lambda: ShiftMonitor(field).update(rows, rows),
+        lambda: ShiftMonitor(field).update(rows, batch_size=3),
+        lambda: ShiftMonitor(field).update(),
+    ):
+        with pytest.raises(QIPFInputError, match="update takes one batch of logits"):
+            call()

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ ALSO = {
     "field/kmeans": "field/test_coreset",
     "field/parameters": "field/test_estimator_errors",
     "field/engines": "field/engines/test_engines",
+    "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",
     "bench/scoring": "bench/test_end_to_end",
@@ -58,28 +60,31 @@ def tests_of(file: str) -> list[str]:
     return [f"src/qipf/{file}", *dict.fromkeys(listed)]
 
 
-class _Failures:
-    """A pytest plugin that keeps the first failure."""
+class _Outcomes:
+    """A pytest plugin that keeps the first failure, and the seconds of each file."""
 
-    first = ""
+    def __init__(self) -> None:
+        self.first, self.seconds = "", Counter[str]()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        self.pytest_collectreport(report)
+        self.seconds[report.nodeid.split("::")[0]] += report.duration
+
+    def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.first:
             self.first = report.nodeid
-
-    pytest_collectreport = pytest_runtest_logreport
 
 
 def run_tests(tests: list[str]) -> dict[str, Any]:
     """Run tests in this process up to the first failure: the quick ones, then the slow ones."""
     import pytest
 
-    plugin = _Failures()
+    plugin = _Outcomes()
     for mark in ("not slow", "slow"):
         code = pytest.main([*OPTIONS, "-m", mark, *tests], plugins=[plugin])
         if code not in (0, 5):  # 5: no test of that kind
             return {"failed": plugin.first or f"pytest ended with {int(code)}"}
-    return {"failed": ""}
+    return {"failed": "", "seconds": plugin.seconds}
 
 
 def preload(tests: list[str]) -> None:

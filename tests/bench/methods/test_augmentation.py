@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 from qipf.bench.methods import Batch, CleanData, LayeredNetwork, create
@@ -42,3 +45,16 @@ def test_the_score_is_that_of_the_mean_over_the_copies():
         ]
     mean = torch.stack(drawn).mean(0)
     torch.testing.assert_close(found, -(mean * mean.log()).sum(1), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("augment", "copies"), [(True, 10), (False, 5)])
+def test_mirror_images_if_the_network_was_trained_on_them(augment, copies):
+    network = LayeredNetwork([torch.nn.Flatten()], torch.nn.Linear(16, 3))
+    images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    trainer = SimpleNamespace(recipe=SimpleNamespace(augment=augment))
+    clean = CleanData(network, images, torch.zeros(2).long(), trainer=trainer)
+    found = create("tta_entropy").fit(clean).score(Batch.of(network, images))
+    expected = [network(copy) for copy in augmented_images(images, augment)]
+    assert len(expected) == copies
+    mean = torch.stack([torch.softmax(z.double(), 1) for z in expected]).mean(0)
+    torch.testing.assert_close(found, -(mean * mean.log()).sum(1), rtol=1e-5, atol=1e-6)
