@@ -1,13 +1,20 @@
-"""What the uncertainty of a prediction costs, network included: time, memory, by method.
+"""What the uncertainty of a prediction costs beside the network's own pass: time, memory, files.
 
-    python benchmarks/layers_cost.py --run runs/paper --data DATA [--device cuda]
+    python benchmarks/layers_cost.py --run runs/paper --data DATA [--device cuda] [--networks ...]
 
-The networks are those of a finished paper run. Every method gets the same images and gives an
-uncertainty for each: the softmax's entropy (one pass), `qipf.QIPF` over the logits (6,000 centres),
-`qipf.LayeredQIPF` as it comes and with a coreset of 6,000, ten networks, and a hundred passes with
-dropout. Then the class fields of every layer against the plain field of the same rows, centres and
-dimension. Writes results/layers-cost-DEVICE.csv; with `--networks` some of them, and the rows of
-the others stay.
+Every method gets the same images and gives an uncertainty for each, the network's pass included.
+Times are medians of rounds in which all methods take turns, for batches of 1, 32, 200 and 1,000
+images, and ratios to the bare network's time in the same rounds; a batch for which the bare
+network takes more than `LONGEST` seconds is left out. With `--busy`, for a machine that does other
+work too, one thread runs and its CPU time is counted. KNN, ViM and NNGuide are those of
+`qipf.bench`, which are tested to equal pytorch-ood's. On the CPU, the exported files of the bare
+network and of the models run in ONNX Runtime too. Seconds to fit include passes of the network;
+those of the network itself are one pass over the training images.
+
+Networks are read from a finished run. A network that is not there gets random weights, and with
+`--no-fit` nothing is fitted: `qipf_plus` then has fields of `FIELDS` layers that read training
+images, with as many centres as a fitted one, which take the same time. Writes
+results/layers-cost-DEVICE.csv; rows of other networks stay.
 """
 
 from __future__ import annotations
@@ -15,72 +22,103 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import qipf
-from qipf.bench.methods.network import unit_range
+from qipf.bench.methods import Batch, CleanData, Method, create
+from qipf.bench.methods.network import LayeredNetwork, unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
-from qipf.field.engines import create
-from qipf.network.features import run_in_batches
+from qipf.export.program import Example
+from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.metric import Scatter
+from qipf.network.features import chosen_sites, run_in_batches
 
-NETWORKS = ("mnist_lenet", "cifar10_vgg3")
-NETWORKS_IN_ENSEMBLE, PASSES = 10, 100
-ROUNDS = 5
+SUITES = {"mnist_lenet": "paper", "cifar10_vgg3": "paper", "cifar10_resnet18": "modern"}
+BATCHES = (1, 32, 200, 1000)
+PASSES = 10
+
+#: Seconds of the bare network for a batch that is still measured, and of all rounds of a batch.
+LONGEST, BUDGET = 1.0, 8.0
+
+#: Fewest and most rounds.
+ROUNDS = (3, 50)
+
+#: Layers of a field that is not fitted, and its centres by name.
+FIELDS, CENTERS = 4, {"qipf_plus, 1,000 centres": 1000, "qipf_plus, all examples": 60_000}
 
 Row = dict[str, Any]
+Scoring = Callable[[Tensor], object]
 
 
-def entropy(probabilities: Tensor) -> Tensor:  # (n, classes) -> (n,)
-    """Of the softmax, or of a mean of several."""
+def entropy(networks: Iterable[nn.Module], images: Tensor) -> Tensor:  # (n,)
+    """Of the mean softmax of several passes."""
+    probabilities = torch.stack([torch.softmax(net(images), 1) for net in networks]).mean(0)
     return torch.special.entr(probabilities).sum(1)
 
 
-def seconds(work: Callable[[], object], device: str) -> float:
-    """The median time of one go, after one to warm up."""
-    found = []
-    for _ in range(ROUNDS + 1):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.perf_counter() - start)
-    return median(found[1:])
+#: Counts seconds; with `--busy` those of this process.
+clock = time.perf_counter
 
 
-def megabytes(*things: nn.Module | Tensor) -> float:
-    """What weights and centres take in memory."""
-    tensors = [t for thing in things for t in _tensors(thing)]
-    return sum(t.numel() * t.element_size() for t in tensors) / 1e6
+def scored(method: Method, net: LayeredNetwork, images: Tensor) -> Tensor:  # (n,)
+    """Scores of a method of the benchmark, with the network's pass."""
+    return method.score(Batch.of(net, images))
 
 
-def _tensors(thing: nn.Module | Tensor) -> list[Tensor]:
-    return [thing] if isinstance(thing, Tensor) else [*thing.parameters(), *thing.buffers()]
+def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
+    """Median time of each, in rounds in which they take turns."""
+    found: dict[str, list[float]] = {name: [] for name in work}
+    least, most = ROUNDS
+    start = clock()
+    for number in range(-1, most):
+        if number >= least and clock() - start > BUDGET:
+            break
+        for name, one in work.items():
+            begin = clock()
+            one()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if number >= 0:  # one round to warm up
+                found[name].append(1e3 * (clock() - begin))
+    return {name: median(times) for name, times in found.items()}
 
 
-def held(model: qipf.LayeredQIPF) -> float:
-    """What a network and the fields of its layers take, with their order by class or its table."""
-    arrays: list[Tensor] = []
-    for f in model.fields_:
-        arrays += [f.embeddings, f.labels, f.counts, f.examples, f.metric.mean, f.metric.directions]
-        count = len(f.embeddings)
-        on_cpu = f.embeddings.device.type == "cpu"
-        arrays.append(
-            torch.empty(count, dtype=torch.int64)
-            if on_cpu
-            else f.embeddings.new_empty(count, f.classes)
-        )
-    return megabytes(model.net, *arrays)
+def tensors_in(thing: Any, seen: dict[int, Any]) -> Iterator[tuple[int, int]]:
+    """Address and bytes of all tensors and arrays that an object holds, caches included."""
+    if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)):
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, Tensor):
+        storage = thing.untyped_storage()
+        yield storage.data_ptr(), storage.nbytes()
+    elif isinstance(thing, np.ndarray):
+        yield thing.__array_interface__["data"][0], thing.nbytes
+    elif isinstance(thing, dict):
+        for part in thing.values():
+            yield from tensors_in(part, seen)
+    elif isinstance(thing, (tuple, list)):
+        for part in thing:
+            yield from tensors_in(part, seen)
+    elif hasattr(thing, "__dict__"):
+        yield from tensors_in(vars(thing), seen)
+
+
+def megabytes(*things: Any) -> float:
+    """What models and networks hold in memory."""
+    return sum(dict(pair for thing in things for pair in tensors_in(thing, {})).values()) / 1e6
 
 
 def peak(work: Callable[[], object]) -> float:
@@ -101,84 +139,176 @@ def with_dropout(net: nn.Module, rate: float) -> nn.Module:
     return net
 
 
-def rows_of(bench: NetworkBench, batch: int, device: str) -> Iterator[Row]:
+def unfitted(net: LayeredNetwork, images: Tensor, labels: Tensor) -> qipf.LayeredQIPF:
+    """A model whose fields have these images as centres, in the last layers; nothing is chosen."""
+    order = labels.argsort(stable=True)  # by class, as in a fitted field
+    images, labels = images[order], labels[order]
+    with torch.no_grad():
+        sites = chosen_sites(net, lambda: net(images[:2]))[-FIELDS:]
+        _, rows = run_in_batches(net, images, sites)
+    model, count, fields = qipf.LayeredQIPF(net), len(sites), []
+    for site in sites:
+        metric = Scatter(rows[site], labels, gain_free=False).metric(0.3, model.max_dimension)
+        places = torch.arange(len(labels))
+        embeddings = torch.cat([metric(part) for part in rows[site].split(4096)])
+        fields.append(ClassField(metric, embeddings, labels, int(labels.max()) + 1, 0.2, places))
+    model.layers_, model.fields_ = sites, tuple(fields)
+    model.weights_ = torch.full((1 + count,), 1 / (1 + count)).double()
+    model.error_model_ = ErrorModel.of(torch.ones(7 + count).double())
+    model.novelty_model_ = NoveltyModel.of(torch.ones(5 + count + (1 + count) ** 2), count)
+    model._set_fitted(Example((images[:2],), {}))
+    return model
+
+
+def models_of(
+    net: LayeredNetwork, train: list[tuple[Tensor, Tensor]], fit: bool
+) -> Iterator[tuple[str, qipf.LayeredQIPF, float | None]]:
+    """Name, model and seconds to fit of each `qipf_plus`."""
+    if not fit:
+        for name, centers in CENTERS.items():
+            images, labels = (torch.cat(part)[:centers] for part in zip(*train, strict=True))
+            yield name, unfitted(net, images.to(net.device), labels.to(net.device)), None
+        return
+    for name, reduction in {"qipf_plus": "auto", "qipf_plus, 1,000 centres": "distilled"}.items():
+        start = clock()
+        model = qipf.LayeredQIPF(net, reduction=reduction).fit(train)
+        yield name, model, clock() - start
+
+
+def onnx_times(
+    net: nn.Module, models: dict[str, Any], images: Tensor, batches: Iterable[int]
+) -> dict[str, Row]:
+    """Times of the models' files in ONNX Runtime, relative to the bare network's file."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    sessions = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        shapes = ({0: torch.export.Dim("batch")},)
+        torch.onnx.export(
+            net, (images[:2],), path, dynamo=True, dynamic_shapes=shapes, verbose=False
+        )
+        files = {"network": path}
+        for number, (name, model) in enumerate(models.items()):
+            files[name] = Path(folder) / f"{number}.onnx"
+            model.export_onnx(files[name], images[:2], check=False)
+        for name, file in files.items():
+            sessions[name] = onnxruntime.InferenceSession(str(file), options)
+    found: dict[str, Row] = {name: {} for name in files}
+    for batch in batches:
+        array = images[:batch].numpy()
+        times = milliseconds(
+            {
+                name: partial(session.run, None, {session.get_inputs()[0].name: array})
+                for name, session in sessions.items()
+            },
+            "cpu",
+        )
+        for name, own in times.items():
+            found[name][f"onnx_times_the_network_{batch}"] = own / times["network"]
+    return found
+
+
+def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> Iterator[Row]:
     """A line a method."""
     data, net = bench.dataset, bench.network.eval()
-    images = unit_range(data.test_images[:batch]).to(device)
-    train = list(
-        zip(unit_range(data.train_images).split(1000), data.train_labels.split(1000), strict=True)
-    )
-    start = time.perf_counter()
-    plus = qipf.LayeredQIPF(net).fit(train)
-    fitting = time.perf_counter() - start
-    small = qipf.LayeredQIPF(net, max_centers=6000, reduction="coreset").fit(train)
-    plain = qipf.wrap(net).fit(train)
-    centers = torch.as_tensor(plain.field.centers_)
-    networks = [copy.deepcopy(net) for _ in range(NETWORKS_IN_ENSEMBLE)]
-    dropping = with_dropout(net, bench.spec.full_recipe().dropout_rate)
-
-    def mean_of(passes: list[nn.Module], shown: Tensor) -> Tensor:
-        total = sum(torch.softmax(one(shown), 1) for one in passes)
-        return entropy(torch.as_tensor(total) / len(passes))
-
-    methods: dict[str, tuple[Callable[[Tensor], object], float]] = {
-        "entropy": (lambda x: mean_of([net], x), megabytes(net)),
-        "qipf": (lambda x: plain(x).uncertainty, megabytes(net, centers)),
-        "qipf_plus": (plus.uncertainty, held(plus)),
-        "qipf_plus, coreset of 6,000": (small.uncertainty, held(small)),
-        "ensemble of 10": (lambda x: mean_of(networks, x), megabytes(*networks)),
-        "MC-Dropout, 100 passes": (lambda x: mean_of([dropping] * PASSES, x), megabytes(net)),
+    images, labels = data.train_images[:count], data.train_labels[:count]
+    shown = unit_range(data.test_images[: max(BATCHES)]).to(device)
+    clean = CleanData(net, images, labels)
+    recipe = bench.spec.full_recipe()
+    networks = [copy.deepcopy(net) for _ in range(10)]
+    dropping = with_dropout(net, recipe.dropout_rate)
+    methods: dict[str, tuple[Scoring, list[Any]]] = {
+        "network": (net, [net]),
+        "entropy": (partial(entropy, [net]), [net]),
     }
-    for name, (method, size) in methods.items():
+    train = list(zip(unit_range(images).split(1000), labels.split(1000), strict=True))
+    start = clock()
+    _ = clean.outputs  # one pass over the training images, shared by the methods of the benchmark
+    passing = clock() - start
+    about: dict[str, Row] = {"network": {"seconds_to_fit": passing}}
+    start = clock()
+    plain = qipf.wrap(net).fit(train)
+    about["qipf"] = {"seconds_to_fit": clock() - start}
+    methods["qipf"] = plain, [plain]
+    models: dict[str, Any] = {"qipf": plain}
+    for name, model, seconds in models_of(net, train, fit):
+        models[name] = model
+        methods[name] = model, [model]
         with torch.no_grad():
-            many = seconds(lambda method=method: method(images), device)
-            one = seconds(lambda method=method: method(images[:1]), device)
-        row = {
-            "network": bench.spec.name,
-            "method": name,
-            "milliseconds_per_prediction": 1e3 * many / len(images),
-            "milliseconds_for_one": 1e3 * one,
-            "megabytes_held": size,
-        }
+            model(shown[:2])
+        centers = max((len(f.embeddings) for f in model.fields_), default=0)
+        about[name] = {
+            "layers": len(model.fields_), "centers": centers, "seconds_to_fit": seconds,
+        }  # fmt: skip
+    for several in (5, 10):
+        members = networks[:several]
+        methods[f"ensemble of {several}"] = partial(entropy, members), [members]
+    methods[f"MC-Dropout, {PASSES} passes"] = partial(entropy, [dropping] * PASSES), [net]
+    for name in ("knn", "vim", "nnguide"):
+        start = clock()
+        method = create(name).fit(clean)
+        about[name] = {"seconds_to_fit": passing + clock() - start}
+        methods[name] = partial(scored, method, net), [net, method]
+    for name, model in models.items():
+        with tempfile.TemporaryDirectory() as folder:
+            model.save(Path(folder) / "model.qipf")
+            about[name]["megabytes_file"] = (Path(folder) / "model.qipf").stat().st_size / 1e6
+    times: dict[int, dict[str, float]] = {}
+    with torch.no_grad():
+        for batch in BATCHES:
+            part = shown[:batch]
+            alone = milliseconds({"network": partial(net, part)}, device)["network"]
+            if alone > 1e3 * LONGEST:
+                break
+            works = {name: partial(score, part) for name, (score, _) in methods.items()}
+            times[batch] = milliseconds(works, device)
+    runtime: dict[str, Row] = {}
+    if device == "cpu":
+        few = {name: model for name, model in models.items() if name != "qipf_plus, all examples"}
+        runtime = onnx_times(net, few, shown, [b for b in times if b <= 200])
+    for name, (score, held) in methods.items():
+        row: Row = {"network": bench.spec.name, "method": name}
+        for batch, own in times.items():
+            row[f"milliseconds_{batch}"] = own[name]
+            row[f"times_the_network_{batch}"] = own[name] / own["network"]
+        row |= {"megabytes_held": megabytes(*held), **about.get(name, {}), **runtime.get(name, {})}
         if device == "cuda":
             with torch.no_grad():
-                row["megabytes_more_at_work"] = peak(lambda method=method: method(images))
-        if name == "qipf_plus":
-            row |= {"layers": len(plus.fields_), "seconds_to_fit": fitting}
+                row["megabytes_more_at_work"] = peak(partial(score, shown))
         yield row
-    _, rows = run_in_batches(net, images, plus.layers_)
-    for site, field in zip(plus.layers_, plus.fields_, strict=True):
-        engine = create("auto", field.embeddings, field.bandwidth)
-        shown = rows[site]
-        with torch.no_grad():
-            ours = seconds(lambda f=field, r=shown: f(r), device)
-            theirs = seconds(lambda f=field, r=shown, e=engine: e(f.metric(r)), device)
-        yield {
-            "network": bench.spec.name,
-            "method": f"class fields of {site}",
-            "milliseconds_per_prediction": 1e3 * ours / len(images),
-            "times_the_plain_field": ours / theirs,
-        }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--run", type=Path, default=Path("runs/paper"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--networks", nargs="+", choices=SUITES, default=SUITES)
+    parser.add_argument("--no-fit", dest="fit", action="store_false")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--train", type=int, help="training images; by default all")
     parser.add_argument("-o", "--output", type=Path, default=Path("results"))
     options = parser.parse_args()
-    suite = replace(find("paper"), seed=options.seed)
-    batch = 1000 if options.device == "cuda" else 200
+    if options.busy:
+        global clock
+        clock = time.process_time
+        torch.set_num_threads(1)
     file = options.output / f"layers-cost-{options.device}.csv"
     for network in options.networks:
-        setting = Setting(suite, options.run, options.device, options.data)
+        setting = Setting(
+            replace(find(SUITES[network]), seed=0), options.run, options.device, options.data
+        )
+        bench = NetworkBench(setting, network)
+        saved = options.run / "networks" / "seed0" / network / "network.pt"
+        if not saved.exists():  # random weights take the same time
+            bench.__dict__["network"] = bench._build(0).to(options.device)
         rows = []
-        for row in rows_of(NetworkBench(setting, network), batch, options.device):
-            rows.append({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
-            print(*rows[-1].values(), sep="  ", flush=True)
+        for row in rows_of(bench, options.device, options.fit, options.train):
+            rows.append({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
+            print(*(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
         joined(file, network, rows)
 
 
@@ -188,7 +318,7 @@ def joined(file: Path, network: str, rows: list[Row]) -> None:
     if file.exists():
         with file.open(newline="") as lines:
             old = [row for row in csv.DictReader(lines) if row["network"] != network]
-    every = sorted([*old, *rows], key=lambda row: NETWORKS.index(row["network"]))
+    every = sorted([*old, *rows], key=lambda row: list(SUITES).index(row["network"]))
     columns = list(dict.fromkeys(name for row in [*rows, *old] for name in row))
     with file.open("w", newline="") as lines:
         writer = csv.DictWriter(lines, columns)

@@ -219,6 +219,25 @@ def test_strengths_are_relative_to_the_chance_of_so_many_classes(monkeypatch):
     assert chances == [1 / 3] * len(perturbations.FOR_IMAGES)
 
 
+def test_the_accuracy_of_clean_inputs_needs_no_further_pass(monkeypatch):
+    seen = []
+
+    def strengths(accuracy, chance):
+        passed = len(seen)
+        seen.append(accuracy(0.0))
+        assert len(seen) == passed + 1
+        return [0.5]
+
+    monkeypatch.setattr(holdout, "strengths", strengths)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    net = small()
+    labels = net(images).argmax(1)
+    labels[:6] = (labels[:6] + 1) % 3
+    net.register_forward_hook(lambda *_: seen.append("pass"))
+    tuning_sets(net, held(images, labels), (LayerSite("3", "input"),), 3, seed=0)
+    assert seen.count(0.8) == len(perturbations.FOR_IMAGES)  # of the first 30, six are wrong
+
+
 class Embedding(nn.Module):
     """Tokens read by an embedding layer, or as numbers."""
 

@@ -220,6 +220,21 @@ def test_parts_are_the_whole(monkeypatch):
         torch.testing.assert_close(rows[site], whole[1][site])
 
 
+def test_on_a_cpu_large_inputs_pass_in_small_parts(monkeypatch):
+    seen = []
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    net(numbers(2, 4, 4))
+    net.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    monkeypatch.setattr("qipf.network.features.NUMBERS", 20 * 16)
+    images = numbers(45, 4, 4)
+    torch.testing.assert_close(run_in_batches(net, images, [])[0], net(images))
+    assert seen == [20, 20, 5, 45]
+    seen.clear()
+    monkeypatch.setattr("qipf.network.features.NUMBERS", 1)
+    run_in_batches(net, images, [])
+    assert seen == [16, 16, 13]  # never fewer than FEWEST at once
+
+
 def test_no_examples():
     logits, rows = run_in_batches(
         lenet().eval(), numbers(0, 1, 8, 8), [LayerSite("3", "input"), LayerSite("8")]

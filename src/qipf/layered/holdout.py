@@ -208,8 +208,11 @@ def tuning_sets(
         return found
     few = _leading(groups, max(FEWEST, len(labels) // 2))
 
+    clean = logits[: sum(group.rows for group in few)]
+
     def accuracy(family: Family, t: float) -> float:
-        predicted = _run(net, few, (), family, t, seed)[0].argmax(1)
+        found = _run(net, few, (), family, t, seed)[0] if t else clean
+        predicted = found.argmax(1)
         return float((predicted == labels[: len(predicted)]).double().mean())
 
     strongest: dict[str, float] = {}

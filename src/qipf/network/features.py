@@ -25,8 +25,10 @@ MOST_LAYERS = 8
 #: Widest row that a layer gives, and the finest grid that a map is averaged over.
 WIDEST, FINEST = 512, 8
 
-#: Inputs that pass through the network at once.
-BATCH = 1000
+#: Most inputs that pass through the network at once; and on a CPU, how many numbers they have, if
+#: that are at least so many inputs. The activations of more do not fit in memory that is reused: a
+#: small convolutional network took twice the time.
+BATCH, NUMBERS, FEWEST = 1000, 2**18, 16
 
 #: A layer, its input or output, and the attention mask if any -> one row per example, (n, d).
 Pooling = Callable[[nn.Module, Any, Tensor | None], Tensor]
@@ -190,14 +192,18 @@ def run_in_batches(
     sites: Sequence[LayerSite],
     fitted: Example | None = None,
 ) -> tuple[Tensor, Rows]:
-    """Class logits, and the rows at the sites, on the network's device, `BATCH` inputs at a time.
+    """Class logits, and the rows at the sites, on the network's device, in parts of the inputs.
 
     `fitted` is what errors compare the inputs with.
     """
     example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
     device, count, parts = device_of(net), example.rows, []
-    for start in range(0, max(1, count), BATCH):
-        part = example if count <= BATCH else example.take(slice(start, start + BATCH))
+    size = BATCH
+    if device.type == "cpu" and count > FEWEST:
+        numbers = sum(part.numel() for part in example.tensors.values()) // count
+        size = min(BATCH, max(FEWEST, NUMBERS // max(1, numbers)))
+    for start in range(0, max(1, count), size):
+        part = example if count <= size else example.take(slice(start, start + size))
         part = part.mapped(lambda part: part.to(device))
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))
