@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
+from qipf.calibration.training_rows import TrainingSample, _chance, refuse_training_rows
 
 RNG = np.random.default_rng(0)
 SCALES = np.array([1.0, 5.0, 0.5, 3.0, 2.0])  # the second, fourth and fifth columns vary most
@@ -22,10 +22,11 @@ def rows_with(known, count=100):
 
 
 def test_the_fewest_that_prove_it():
-    # no two halves of the sample match: chance counts as (0 + 3 + 3) in 500 rows, in 64 steps
-    half = 6 / 500 / 64
-    chance = 100 * (1 - (1 - half) ** 2)
-    assert 4 - chance < 3 + 5 * chance**0.5 < 5 - chance
+    # no two rows of the sample match: chance counts as (0 + 3 + 3) in 1000 rows, in 64 steps, and
+    # its standard error as that of one pair
+    chance = 100 * 6 / 1000 / 64
+    limit = 3 + 5 * (chance + (100 * 2 / 1000) ** 2) ** 0.5
+    assert 4 - chance < limit < 5 - chance
     refuse(rows_with(4), 10_000)
     share = (5 - chance) / 100 * 10_000 / 1000
     with pytest.raises(QIPFInputError, match=f"About {share:.0%} of the calibration rows"):
@@ -65,3 +66,33 @@ def test_equal_rows_of_few_values_are_chance():
 def test_too_few_rows_prove_nothing():
     refuse(SAMPLE[:1], 1, SAMPLE[:1])
     refuse(SAMPLE[:0], 1000)
+
+
+def margins(rng, count, distinct):
+    """One number for each row, few of them distinct and some frequent, as of boosted trees."""
+    values = np.random.default_rng(1).normal(size=distinct)
+    frequency = 1 / np.arange(1, distinct + 1)
+    return rng.choice(values, (count, 1), p=frequency / frequency.sum())
+
+
+@pytest.mark.parametrize("distinct", [20, 400, 20_000])
+@pytest.mark.parametrize(("kept", "total"), [(30, 300), (70, 341)])
+def test_held_out_margins_of_trees_are_no_training_rows(distinct, kept, total):
+    """A small sample tells poorly how often rows are equal by chance."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        refuse(margins(rng, 228, distinct), total, margins(rng, kept, distinct))
+
+
+def test_training_margins_of_trees_are_still_found():
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        sample = margins(rng, 1000, 20_000)
+        with pytest.raises(QIPFInputError, match="training rows"):
+            refuse(sample, 1000, sample)
+
+
+def test_chance_by_hand():
+    """A pair, three equal rows and five others; far apart in coarse steps too."""
+    rows = 1e6 * np.array([[0.0], [0.0], [1.0], [1.0], [1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
+    assert _chance(rows) == (0.5, (3 + 2 * 4 + 4) ** 0.5 / 10)

@@ -120,3 +120,11 @@ def test_the_urn_by_hand():
     expected = [(1 + u[0]) / 4, (1 + 2 * u[1]) / 5, (5 + u[2]) / 6, u[3] / 7]
     np.testing.assert_allclose(p, expected, rtol=1e-14)
     np.testing.assert_allclose(q, 1 - np.array(expected), rtol=1e-14)
+
+
+def test_tied_held_out_scores_are_ordered_by_the_numbers_that_saved_counts_rest_on():
+    """By the first of two numbers of the Philox stream with the key (seed, 0)."""
+    p_values = OnlinePValues(Calibration(np.zeros(9)), seed=5)
+    words = np.random.Philox(key=[5, 0]).random_raw(36).reshape(9, 4)[:, 0]
+    tie_breaks = ((words >> np.uint64(12)).astype(float) + 0.5) * 2.0**-52
+    np.testing.assert_array_equal(p_values._keys, np.sort(tie_breaks))

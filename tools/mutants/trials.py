@@ -30,6 +30,7 @@ ALSO = {
     "field/kmeans": "field/test_coreset",
     "field/parameters": "field/test_estimator_errors",
     "field/engines": "field/engines/test_engines",
+    "monitor/monitor": "monitor/test_both_scores",
     "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",

@@ -36,21 +36,24 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     """Raise `QIPFInputError` if a large part of calibration rows are training rows.
 
     The number of calibration rows that equal a row of the sample is compared with the number
-    expected by chance: rows of few distinct values are often equal, and so are many rows of a
-    single number. What exceeds chance by five standard errors is scaled up to all training rows.
+    expected by chance: rows of few distinct values are often equal, such as the margins of boosted
+    trees, and so are many rows of a single number. What exceeds chance by five standard errors, of
+    the count and of the estimate of chance, is scaled up to all training rows.
     """
     sample = training.rows.detach().double().cpu().numpy()
     given = rows.detach().double().cpu().numpy()
-    deviation = sample.std(0)
-    columns = np.argsort(-deviation, kind="stable")[:COMPARED_COLUMNS]
-    steps = np.maximum(deviation[columns] * STEP, np.finfo(float).tiny)
+    spread = sample.std(0)
+    columns = np.argsort(-spread, kind="stable")[:COMPARED_COLUMNS]
+    steps = np.maximum(spread[columns] * STEP, np.finfo(float).tiny)
     sample, given = sample[:, columns] / steps, given[:, columns] / steps
     if len(sample) < 2 or not len(given):
         return
-    chance = len(given) * _chance(sample)
+    expected, error = _chance(sample)
+    chance = len(given) * expected
     excess = _share_in(given, sample) * len(given) - chance
     share = excess / len(given) * training.total / len(sample)
-    if excess >= FEWEST_EQUAL + 5 * chance**0.5 and share > LARGEST_SHARE:
+    deviation = (chance + (len(given) * error) ** 2) ** 0.5
+    if excess >= FEWEST_EQUAL + 5 * deviation and share > LARGEST_SHARE:
         raise QIPFInputError(
             f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
             "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
@@ -58,17 +61,26 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
         )
 
 
-def _chance(sample: NDArray[np.float64]) -> float:
-    """Probability that a new row equals one of the sample, estimated from its two halves.
+def _chance(sample: NDArray[np.float64]) -> tuple[float, float]:
+    """Probability that a new row equals one of the sample, and the standard error of it.
 
-    Matches in coarser steps are more frequent and thus better known; of continuous numbers at most
-    one in `COARSER` of them, plus their sampling error, is a match in fine steps.
+    It is the share of the rows that equal another one. A row more or less changes their number by
+    two at a pair, by one among more equal rows (Efron and Stein's bound of the variance). Matches
+    in coarser steps are more frequent and thus better known; of continuous numbers at most one in
+    `COARSER` of them, plus their sampling error, is a match in fine steps.
     """
-    first, second = sample[: len(sample) // 2], sample[len(sample) // 2 :]
-    matches = _share_in(first / COARSER, second / COARSER) * len(first)
-    coarse = (matches + 3 + 3 * (matches + 1) ** 0.5) / len(first) / COARSER
-    half = min(1.0, max(_share_in(first, second), coarse))
-    return 1 - (1 - half) ** 2
+    equal = _equal_rows(sample)
+    matches = int((_equal_rows(sample / COARSER) > 1).sum())
+    coarse = (matches + 3 + 3 * (matches + 1) ** 0.5) / len(sample) / COARSER
+    changes = (equal > 1).sum() + 3 * (equal == 2).sum() + 4  # as if one pair more were there
+    error = float(changes) ** 0.5 / len(sample)
+    return min(1.0, max(float((equal > 1).mean()), coarse)), error
+
+
+def _equal_rows(rows: NDArray[np.float64]) -> NDArray[np.intp]:  # (n,)
+    """How many rows, itself included, each row equals in whole steps."""
+    _, place, counts = np.unique(np.round(rows), axis=0, return_inverse=True, return_counts=True)
+    return counts[place.reshape(-1)]
 
 
 def _share_in(rows: NDArray[np.float64], others: NDArray[np.float64]) -> float:
