@@ -19,9 +19,9 @@ MARK = re.compile(r"^<!-- benchmark: (\w+) ?([\w-]*) -->$", re.MULTILINE)
 
 #: Methods of the short tables and the figure, with their names there.
 SHORT = {
-    "ensemble_log_odds": "ensemble of ten networks, log-odds",
+    "ensemble_log_odds": "ensemble, log-odds",
     "qipf_plus": "LayeredQIPF",
-    "ensemble_entropy": "ensemble of ten networks, entropy",
+    "ensemble_entropy": "ensemble, entropy",
     "svi_entropy": "SVI, entropy",
     "mc_dropout_entropy": "MC-Dropout, entropy",
     "laplace_ll": "last-layer Laplace",
