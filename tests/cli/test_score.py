@@ -5,6 +5,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow
 import pyarrow.parquet
 import pytest
 
@@ -206,3 +207,63 @@ def test_an_output_that_cannot_be_written(monkeypatch, capsys, files, broken, re
     assert f"Cannot write {words.split()[-1]}" in err
     assert reason in err
     assert sorted(files.rglob("*")) == before
+
+
+BROKEN = TEST.astype(float)
+BROKEN[3, 1], BROKEN[7] = np.nan, -np.inf
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "npy", "parquet"])
+def test_rows_with_nan_get_no_scores_if_asked_for(monkeypatch, capsys, folder, kind):
+    path, field = f"test.{kind}", qipf.load("field.qipf")
+    names = [f"logit_{k}" for k in range(10)]
+    if kind == "csv":
+        write_csv(folder / path, BROKEN)
+    elif kind == "parquet":
+        columns = dict(zip(names, BROKEN.T, strict=True))
+        pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    else:
+        np.save(path, BROKEN) if kind == "npy" else np.savez(path, logits=BROKEN)
+    code, _, err = run(monkeypatch, capsys, "score", "field.qipf", path, "-o", "s.npz")
+    assert code == 2
+    assert ("line 5: logit_1 is nan" if kind == "csv" else "row 3") in err
+    assert "--nan-policy propagate" in err
+    told = run(
+        monkeypatch, capsys, "score", "field.qipf", path, "-o", "s.npz", "--nan-policy", "propagate"
+    )
+    assert told[0] == 0, told
+    assert told[1].rstrip().endswith("; 2 rows with NaN or inf, without scores")
+    good = np.setdiff1d(np.arange(40), [3, 7])
+    with np.load("s.npz") as found:
+        np.testing.assert_allclose(
+            found["uncertainty"][good], field.uncertainty(BROKEN[good]), rtol=1e-6
+        )
+        for name in ("uncertainty", "novelty", "p_value", "novelty_p_value"):
+            assert np.isnan(found[name][[3, 7]]).all()
+            assert np.isfinite(found[name][good]).all()
+        assert found["predicted"][[3, 7]].tolist() == [-1, -1]
+        assert found["outlier"][[3, 7]].tolist() == [False, False]
+
+
+def test_the_policy_of_the_model_file_is_kept(monkeypatch, capsys, folder):
+    field = qipf.load("field.qipf")
+    field.nan_policy = "propagate"
+    qipf.save(field, "lenient.qipf")
+    np.savez("test.npz", logits=BROKEN)
+    words = ["score", "lenient.qipf", "test.npz", "-o", "s.npz", "--json"]
+    code, out, _ = run(monkeypatch, capsys, *words)
+    assert code == 0
+    told = json.loads(out)
+    assert (told["rows"], told["missing"]) == (40, 2)
+    scores = field.uncertainty(BROKEN)
+    assert told["uncertainty"]["mean"] == pytest.approx(np.nanmean(scores))
+    assert run(monkeypatch, capsys, *words, "--nan-policy", "raise")[0] == 2
+    code, _, err = run(monkeypatch, capsys, *words, "--nan-policy", "drop")
+    assert (code, "Unknown nan_policy 'drop'" in err) == (2, True)
+    np.savez("test.npz", logits=BROKEN * np.nan)
+    code, out, _ = run(monkeypatch, capsys, *words)
+    assert (code, json.loads(out)["missing"], json.loads(out)["uncertainty"]["mean"]) == (
+        0,
+        40,
+        None,
+    )

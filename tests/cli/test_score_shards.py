@@ -1,8 +1,11 @@
 """`qipf score` on a folder of shards."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -118,3 +121,49 @@ def test_ctrl_c_says_how_to_go_on(folder, monkeypatch, capsys):
     assert (code, out) == (130, "")
     assert "finished shards are in out" in err
     assert len(contents(folder / "out")) == 1
+
+
+def test_shards_with_nan_are_scored_if_asked_for(folder, monkeypatch, capsys):
+    source = sorted(Path("in").rglob("*.parquet"))[0]
+    table = pq.read_table(source)
+    name = next(name for name in table.column_names if name.startswith("logit"))
+    values = table[name].to_numpy().copy()
+    values[5] = float("nan")
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, [values]), source)
+    words = ("score", "field.qipf", "in", "-o", "out")
+    code, _, err = command(monkeypatch, capsys, *words)
+    assert (code, "row 5" in err) == (2, True)
+    code, out, _ = command(monkeypatch, capsys, *words, "--nan-policy", "propagate")
+    assert code == 0
+    assert "; 1 row with NaN or inf, without scores" in out
+    scores = pq.read_table(Path("out", *source.parts[1:]))["uncertainty"].to_numpy()
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [5]
+    code, out, _ = command(monkeypatch, capsys, *words, "--nan-policy", "propagate")  # all kept
+    assert "finished before: 4" in out
+    assert "; 1 row with NaN or inf, without scores" in out
+
+
+@pytest.mark.parametrize("place", ["write_table", "close"])
+def test_a_full_disk_ends_the_run_with_one_line_and_no_draft(folder, monkeypatch, capsys, place):
+    """The shards that are finished stay, and the next run scores the others."""
+    plain, calls = getattr(pq.ParquetWriter, place), []
+
+    def full(*given, **options):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return plain(*given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetWriter, place, full)
+        code, _, err = command(patch, capsys, "score", "field.qipf", "in", "-o", "out")
+    assert code == 2
+    assert "No space left on device" in err
+    assert "unexpected" not in err
+    assert len(err.splitlines()) == 1
+    finished = [path.name for path in Path("out").rglob("*") if path.is_file()]
+    assert [name for name in finished if name.endswith(".parquet")] != []
+    assert not [name for name in finished if "draft" in name or name.startswith(".tmp")]
+    code, out, _ = command(monkeypatch, capsys, "score", "field.qipf", "in", "-o", "out")
+    assert (code, "finished before: 1" in out) == (0, True)

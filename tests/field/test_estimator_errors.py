@@ -18,7 +18,11 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (BROKEN, "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first."),
+        (
+            BROKEN,
+            "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first, or "
+            "score the others with nan_policy='propagate'.",
+        ),
         (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
         (
             np.zeros(5),
@@ -53,7 +57,7 @@ def test_bad_training_rows_are_refused_and_leave_nothing_behind(rows, message):
         (np.zeros((2, 3)), "X has 3 features, but QIPF is expecting 10 features"),
         (torch.zeros(2, 3), "X has 3 features, but QIPF was fitted with 10."),
         (np.full((7, 10), np.nan), "X has 7 rows with NaN or inf (rows 0, 1, 2, 3, 4, …)"),
-        (np.full((1, 10), np.inf, np.float32), "X has 1 row with NaN or inf (rows 0)"),
+        (np.full((1, 10), np.inf, np.float32), "X has 1 row with NaN or inf (row 0)"),
         (np.zeros(10), "Expected 2D array"),
     ],
 )

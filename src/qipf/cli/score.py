@@ -43,6 +43,13 @@ def score(
     modes: Annotated[
         bool, Option("--modes", help="Also write every mode: mode_1, mode_2, …")
     ] = False,
+    nan_policy: Annotated[
+        str | None,
+        Option(
+            help="raise: rows with NaN or inf are an error. propagate: they get no scores (NaN, "
+            "class -1, not accepted). Default: as the model was saved."
+        ),
+    ] = None,
     engine: Annotated[
         str, Option(help="local, or ray: score a folder on a Ray cluster.")
     ] = "local",
@@ -102,6 +109,7 @@ def score(
     from qipf.scoring.results import result_names
     from qipf.scoring.table import outlier_limit
     from qipf.storage.save_load import load_field_and_layer
+    from qipf.validation.parameters import propagates
 
     if engine not in ("local", "ray"):
         raise unknown_name("engine", engine, ["local", "ray"])
@@ -115,6 +123,9 @@ def score(
     if not folder:
         checked_output(output, inputs=[model, test])
     field, layer = load_field_and_layer(model)
+    if nan_policy is not None:
+        propagates(nan_policy)  # raises for unknown names
+        field.nan_policy = nan_policy
     limit, wanted = outlier_limit(field), results_of(results)
     if layer is not None and wanted is None:  # the outputs of a layer are not logits
         wanted = [name for name in result_names(field) if name != "predicted"]
@@ -149,8 +160,9 @@ def _print(
         "output": output,
         **(counts or {}),
         "rows": scored.rows,
+        **({"missing": scored.missing} if scored.missing else {}),
         "uncertainty": {"mean": scored.mean, "min": scored.lowest, "max": scored.highest}
-        if scored.rows
+        if scored.rows > scored.missing
         else dict.fromkeys(("mean", "min", "max")),
         "outliers": scored.outliers,
         "outlier_limit": {
@@ -161,11 +173,13 @@ def _print(
         },
     }
     text = "no rows"  # all shards of a folder may be empty
-    if scored.rows:
+    if scored.rows > scored.missing:
         text = (
             f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
             f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"
         )
+    if scored.missing:
+        text += f"; {_count(scored.missing, 'row')} with NaN or inf, without scores"
     print_result(as_json, result, f"wrote {output}: {prefix}{text}")
 
 

@@ -19,6 +19,7 @@ from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.io.logits.parquet_files import parquet_file
 from qipf.scoring.table import Scored
+from qipf.validation.parameters import propagates
 
 #: The entry of the file's metadata.
 KEY = b"qipf"
@@ -47,6 +48,8 @@ def provenance_of(field: QIPF, columns: Sequence[str], results: Sequence[str]) -
     # contamination and rule are not part of the field's digest
     options: dict[str, Any] = {"columns": list(columns), "results": list(results)}
     options["contamination"] = float(field.contamination)
+    if propagates(field.nan_policy):
+        options["nan_policy"] = field.nan_policy
     if "accepted" in results and field.rule_ is not None:
         options["rule"] = rule_values(field.rule_)
     digest = hashlib.blake2b(json.dumps(options).encode(), digest_size=16).hexdigest()
@@ -97,7 +100,8 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 def as_metadata(provenance: Provenance, scored: Scored) -> dict[bytes, str]:
     """The entry for a file's metadata."""
-    summary = asdict(scored) if scored.rows else {"rows": 0}
+    none = {"rows": scored.rows, "missing": scored.missing}
+    summary = asdict(scored) if scored.rows > scored.missing else none
     return {KEY: json.dumps({"origin": asdict(provenance), "scored": summary}, allow_nan=False)}
 
 
@@ -109,7 +113,7 @@ def read_provenance(path: Path) -> tuple[Provenance, Scored] | None:
             rows = file.metadata.num_rows
         scored = Scored(**entry["scored"])
         types = [type(value) for value in asdict(scored).values()]
-        valid = types == [int, float, float, float, int] and scored.rows == rows
+        valid = types == [int, float, float, float, int, int] and scored.rows == rows
         return (Provenance(**entry["origin"]), scored) if valid else None
     except (QIPFError, KeyError, TypeError, ValueError):
         return None

@@ -11,8 +11,9 @@ from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import blocks
 from qipf.field.engines.fused import BLOCK_BYTES
 from qipf.field.estimator import QIPF
-from qipf.validation.arrays import as_tensor
+from qipf.validation.arrays import as_tensor, blank, usable_rows
 from qipf.validation.labels import class_logits
+from qipf.validation.parameters import propagates
 
 #: Columns and their types, in the order in which they are written. `uncertainty` is always written.
 RESULTS: dict[str, type] = {
@@ -117,7 +118,21 @@ def _whole_tiles(logits: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def block_results(
     field: QIPF, logits: NDArray[Any], names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """The results of a block by column."""
+    """The results of a block by column; rows with NaN or infinity as `nan_policy` says."""
+    if not propagates(field.nan_policy):
+        return _finite_results(field, logits, names)
+    (rows,), missing = usable_rows([as_tensor(logits)])
+    found = _finite_results(field, rows.numpy(), names)
+    if missing is None:
+        return found
+    return {
+        name: blank(torch.from_numpy(values), missing).numpy() for name, values in found.items()
+    }
+
+
+def _finite_results(
+    field: QIPF, logits: NDArray[Any], names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     if any(name.startswith("mode_") for name in names):
         modes = field.modes(logits)

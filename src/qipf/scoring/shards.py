@@ -24,6 +24,7 @@ from qipf.scoring.provenance import as_metadata, unchanged
 from qipf.scoring.results import RESULTS, steady_results
 from qipf.scoring.shard_plan import Shard, find_shards, finished_shards
 from qipf.scoring.table import Scored, checked_field
+from qipf.validation.parameters import propagates
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _run_here(
 def score_shard(field: QIPF, shard: Shard, progress: Progress) -> Draft:
     """Score one shard, and write a draft of its output."""
     arrow = pyarrow()
-    total, start = Scored(), 0
+    total, start, finite = Scored(), 0, not propagates(field.nan_policy)
     with draft_file(shard.target) as file, unchanged(shard.source) as digest:
         _require_as_planned(shard)
         others = [entry for entry in shard.schema if entry.name not in shard.columns]
@@ -138,11 +139,11 @@ def score_shard(field: QIPF, shard: Shard, progress: Progress) -> Draft:
         schema = arrow.schema([*others, *added], shard.schema.metadata)
         with arrow.parquet.ParquetWriter(file, schema) as writer:
             for batch in read_batches(shard.source):
-                block = batch_block(shard.source, batch, shard.columns, start)
+                block = batch_block(shard.source, batch, shard.columns, start, finite=finite)
                 results = steady_results(field, block.logits, shard.results)
                 columns = [*block.others.values(), *results.values()]
                 writer.write_table(arrow.table(columns, schema=schema))
-                total.add(results["uncertainty"], field.outlier_limit_)
+                total.add(results["uncertainty"], field.outlier_limit_, block.logits)
                 start += batch.num_rows
                 progress(batch.num_rows)
             writer.add_key_value_metadata(

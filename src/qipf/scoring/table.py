@@ -15,6 +15,7 @@ from qipf.io.logits.reading import open_table
 from qipf.io.logits.writing import table_writer
 from qipf.progress import progress_bar
 from qipf.scoring.results import block_results, require_new_names, result_names
+from qipf.validation.parameters import propagates
 
 
 @dataclass
@@ -26,9 +27,20 @@ class Scored:
     lowest: float = math.inf
     highest: float = -math.inf
     outliers: int = 0  # rows that the field's `predict` calls outliers
+    missing: int = 0  # rows with NaN or infinity, which have no scores
 
-    def add(self, uncertainty: NDArray[np.float64], threshold: float) -> None:
-        """Add the next rows."""
+    def add(
+        self,
+        uncertainty: NDArray[np.float64],  # (n,)
+        threshold: float,
+        logits: NDArray[Any] | None = None,  # (n, d)
+    ) -> None:
+        """Add the next rows; those whose logits are not finite have no scores."""
+        if logits is not None:
+            finite = np.isfinite(logits).all(axis=1)
+            self.missing += int((~finite).sum())
+            self.rows += int((~finite).sum())
+            uncertainty = uncertainty[finite]
         if len(uncertainty):
             # relative to the present mean: sums of extreme scores would overflow
             mean = self.mean + float((uncertainty - self.mean).mean())
@@ -38,10 +50,12 @@ class Scored:
 
     def join(self, other: "Scored") -> None:
         """Add the rows of another summary."""
-        if other.rows == 0:
-            return
         self.rows += other.rows
-        self.mean += (other.mean - self.mean) * (other.rows / self.rows)
+        self.missing += other.missing
+        scored = other.rows - other.missing
+        if scored == 0:
+            return
+        self.mean += (other.mean - self.mean) * (scored / (self.rows - self.missing))
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         self.outliers += other.outliers
@@ -70,7 +84,7 @@ def score_table(
 
     Parameters
     ----------
-    field : a fitted field.
+    field : a fitted field; its `nan_policy` says what becomes of rows with NaN or infinity.
     path : logits, as `open_table` reads them.
     output : .csv, .parquet, .npz, or .npy (by default with the uncertainty and modes alone); see
         `table_writer`.
@@ -79,7 +93,7 @@ def score_table(
     results : which of `qipf.scoring.results.RESULTS` to write besides `uncertainty`; by default all
         that the field knows.
     """
-    table = open_table(path, columns, labels=None)
+    table = open_table(path, columns, labels=None, finite=not propagates(field.nan_policy))
     require_width(table.path, table.dimension, field)
     output, scored = Path(output), Scored()
     single = output.suffix.lower() == ".npy"
@@ -87,7 +101,7 @@ def score_table(
     with table_writer(output) as write, progress_bar("scoring", table.rows, unit="row") as bar:
         for block in table.blocks():
             found = block_results(field, block.logits, names)
-            scored.add(found["uncertainty"], field.outlier_limit_)
+            scored.add(found["uncertainty"], field.outlier_limit_, block.logits)
             others = {} if single else block.others
             require_new_names(table.path, list(others), [], names)
             write({**others, **found})

@@ -168,9 +168,10 @@ def refuse_missing(missing: Tensor | None, name: str) -> None:
     bad = torch.nonzero(missing.flatten()).flatten()
     shown = ", ".join(str(int(row)) for row in bad[:5])
     more = ", …" if bad.numel() > 5 else ""
-    count = f"{bad.numel()} row{'s' if bad.numel() > 1 else ''}"
+    row = "row" if bad.numel() == 1 else "rows"
     raise NonFiniteRowsError(
-        f"{name} has {count} with NaN or inf (rows {shown}{more}). Drop or repair them first.",
+        f"{name} has {bad.numel()} {row} with NaN or inf ({row} {shown}{more}). Drop or repair "
+        "them first, or score the others with nan_policy='propagate'.",
         bad.tolist(),
         missing.numel(),
     )

@@ -26,7 +26,7 @@ from qipf.io.logits.table import (
 LONGEST_LINE = 2**24
 
 
-def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
+def open_csv(path: Path, columns: str | None, labels: str | None, finite: bool = True) -> Table:
     """Open a text file; if its first line is no header (`is_header`), all columns are logits."""
     with _reader(path) as reader:
         first = next(reader, None)
@@ -46,14 +46,19 @@ def open_csv(path: Path, columns: str | None, labels: str | None) -> Table:
         with _reader(path) as reader:
             if headed:
                 next(reader)
-            yield from _blocks(path, reader, names, chosen, label)
+            yield from _blocks(path, reader, names, chosen, label, finite)
 
     lines = _lines(path) - int(headed)
     return Table(str(path), lines, tuple(chosen), label is not None, blocks)
 
 
 def _blocks(
-    path: Path, reader: Any, names: Sequence[str], chosen: Sequence[str], label: str | None
+    path: Path,
+    reader: Any,
+    names: Sequence[str],
+    chosen: Sequence[str],
+    label: str | None,
+    finite: bool,
 ) -> Iterator[Block]:
     numbered = _numbered(path, reader, len(names))
     empty = True
@@ -71,7 +76,7 @@ def _blocks(
         }
         logits = np.stack([numbers[name] for name in chosen], axis=1)
         truth = numbers[label] if label else None
-        yield checked_block(str(path), where, chosen, logits, truth, columns)
+        yield checked_block(str(path), where, chosen, logits, truth, columns, finite)
     if empty:
         raise QIPFInputError(f"{path} has a header, but no rows.")
 

@@ -39,13 +39,14 @@ PIECE = 2**18
 UNNAMED = "the array"
 
 
-def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
+def open_numpy(path: Path, columns: str | None, labels: str | None, finite: bool = True) -> Table:
     """Open an .npy file, or an .npz file with logits (n, d), perhaps labels (n,), and others (n,).
 
     Parameters
     ----------
     columns : name of the array of logits in an .npz file.
     labels : name of the array of labels, "auto" or None.
+    finite : whether logits that are NaN or infinite are an error.
     """
     single = path.suffix.lower() == ".npy"
     if single and (columns is not None or labels not in (None, AUTO)):
@@ -89,6 +90,7 @@ def open_numpy(path: Path, columns: str | None, labels: str | None) -> Table:
                     logits[part],
                     None if truth is None else truth[part],
                     {name: values[part] for name, values in others.items()},
+                    finite,
                 )
 
     return Table(str(path), count, names, label is not None, blocks)

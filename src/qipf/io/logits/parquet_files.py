@@ -31,7 +31,7 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-def open_parquet(path: Path, columns: str | None, labels: str | None) -> Table:
+def open_parquet(path: Path, columns: str | None, labels: str | None, finite: bool = True) -> Table:
     """Open a Parquet file with columns of logits, perhaps a label, and others."""
     schema, rows = schema_and_rows(path)
     chosen, label = logit_and_label_columns(str(path), list(schema.names), columns, labels)
@@ -42,7 +42,7 @@ def open_parquet(path: Path, columns: str | None, labels: str | None) -> Table:
     def blocks() -> Iterator[Block]:
         start = 0
         for batch in read_batches(path):
-            yield batch_block(path, batch, chosen, start, label)
+            yield batch_block(path, batch, chosen, start, label, finite)
             start += batch.num_rows
 
     return Table(str(path), rows, tuple(chosen), label is not None, blocks)
@@ -107,7 +107,12 @@ def _bytes_per_row(file: Any) -> int:
 
 
 def batch_block(
-    path: Path, batch: Any, chosen: Sequence[str], start: int, label: str | None = None
+    path: Path,
+    batch: Any,
+    chosen: Sequence[str],
+    start: int,
+    label: str | None = None,
+    finite: bool = True,
 ) -> Block:
     """Convert and check a record batch whose first row is row `start` of the file."""
     for name in chosen:
@@ -124,4 +129,4 @@ def batch_block(
     logits = np.stack([arrays[name] for name in chosen], axis=1)
     others = {name: batch.column(name) for name in batch.schema.names if name not in arrays}
     truth = arrays[label] if label else None
-    return checked_block(str(path), row_from(start), chosen, logits, truth, others)
+    return checked_block(str(path), row_from(start), chosen, logits, truth, others, finite)

@@ -26,7 +26,9 @@ KINDS = tuple(_READERS)
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
-def open_table(path: Path | str, columns: str | None = None, labels: str | None = AUTO) -> Table:
+def open_table(
+    path: Path | str, columns: str | None = None, labels: str | None = AUTO, finite: bool = True
+) -> Table:
     """Open a file of logits and check its header.
 
     Parameters
@@ -37,6 +39,7 @@ def open_table(path: Path | str, columns: str | None = None, labels: str | None 
         given. For .npz, the name of the array.
     labels : the column or array of true classes, or an .npy file with them; ``"auto"`` takes
         `labels` or `label` if there is one, None takes none.
+    finite : whether logits that are NaN or infinite are an error.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "test.csv")
@@ -49,7 +52,7 @@ def open_table(path: Path | str, columns: str | None = None, labels: str | None 
     own = labels is not None and labels.lower().endswith(".npy")
     version = file_version(path)
     with reading(path):
-        table = _READERS[path.suffix.lower()](path, columns, None if own else labels)
+        table = _READERS[path.suffix.lower()](path, columns, None if own else labels, finite)
     table = replace(table, blocks=partial(_blocks, table, version))
     return _with_labels(table, _readable(Path(str(labels)))) if own else table
 

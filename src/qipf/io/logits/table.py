@@ -82,7 +82,8 @@ def require_finite(
         return
     raise QIPFInputError(
         f"{path}, {where(int(rows[0]))}: {columns[at[0]]} is {logits[rows[0], at[0]]}. "
-        "Drop rows with NaN or inf, or repair them."
+        "Drop rows with NaN or inf, or repair them; qipf score --nan-policy propagate gives them "
+        "no scores."
     )
 
 
@@ -116,7 +117,7 @@ NUMBERS_PER_BLOCK, ROWS_PER_BLOCK = 2**22, 2**15
 class Block:
     """Consecutive rows of a table."""
 
-    logits: NDArray[Any]  # (n, d) float32 or float64, finite
+    logits: NDArray[Any]  # (n, d) float32 or float64; finite, unless they were read otherwise
     labels: NDArray[np.int64] | None = None  # (n,) true classes 0..d-1
     others: dict[str, Any] = field(default_factory=dict)  # other columns, n values each
 
@@ -144,10 +145,12 @@ def checked_block(
     logits: NDArray[Any],  # (n, d)
     labels: NDArray[Any] | None,  # (n,)
     others: dict[str, Any],
+    finite: bool = True,
 ) -> Block:
     """Convert and check rows; `where` describes a row of the block in error messages."""
     logits = as_floats(logits)
-    require_finite(logits, path, where, columns)
+    if finite:
+        require_finite(logits, path, where, columns)
     if labels is not None:
         labels = checked_labels(labels, len(columns), path, where)
     return Block(logits, labels, others)
