@@ -35,6 +35,32 @@ def column(page, table, index):
     return [cell.get_attribute("textContent") for cell in cells]
 
 
+def test_the_page_opens_with_four_answers(page):
+    for name in ("tiny_mlp", "short_mlp"):
+        page.choose(page.one("#summary .choices select"), name)
+        (shown,) = (e for e in page.all("#summary [data-key]") if e.is_displayed())
+        assert [h.text for h in page.all(".card h3", shown)] == [
+            "How good is the network?", "Are its errors found?",
+            "What can be accepted without review?", "When is drift noticed?",
+        ]  # fmt: skip
+        assert all(figure.text for figure in page.all(".figure", shown))
+
+
+def test_methods_are_explained_where_they_are_named(page):
+    listed = dict(
+        zip(
+            (e.text for e in page.all("#methods-explained dt")),
+            (e.text for e in page.all("#methods-explained dd")),
+            strict=True,
+        )
+    )
+    assert set(listed) == {"qipf", "entropy", "energy", "mc_dropout", "mc_dropout_entropy"}
+    for selector in ("#tables tbody th", "#severity-curves .switches label span"):
+        for name in page.all(selector):
+            text = name.get_attribute("textContent")
+            assert name.get_attribute("title") == listed[text]
+
+
 def test_links_lead_to_their_sections(page):
     for link in page.all("nav a"):
         page.click(link)
@@ -42,7 +68,7 @@ def test_links_lead_to_their_sections(page):
 
 
 def test_tables_sort_by_click_and_by_key(page):
-    table = page.one("#summary [data-key='all methods'] table")
+    table = page.one("#methods-compared [data-key='all methods'] table")
     before = column(page, table, 1)
     head = page.all("thead button", table)
     page.click(head[4])
@@ -94,7 +120,8 @@ def test_methods_are_switched_on_and_off(page):
         return {g.get_attribute("data-name") for g in page.all(".stage .series", figure)}
 
     methods = {"qipf", "entropy", "energy", "mc_dropout", "mc_dropout_entropy"}
-    assert shown() == {"qipf", "entropy", "energy", "mc_dropout", "chance"}
+    best = page.all("#methods-compared tbody th")[0].text  # is ticked, whichever it is
+    assert shown() == {"qipf", "entropy", "energy", "mc_dropout", "chance", best}
     for button, expected in zip(
         page.all(".presets button", figure),
         ({"qipf", "mc_dropout"}, {"qipf", "entropy", "energy"}, methods, set()),
@@ -124,7 +151,7 @@ def test_hover_and_arrow_keys_read_the_values(page, tiny_run):
     assert readout.text.startswith("rotation (degrees): 15")
     names = [e.text for e in page.all("span", readout)]
     values = [float(e.text) for e in page.all("b", readout)]
-    assert set(names) == {"qipf", "entropy", "energy", "mc_dropout", "chance"}
+    assert {"qipf", "entropy", "energy", "mc_dropout", "chance"} <= set(names)
     assert values == sorted(values, reverse=True)
     page.press(canvas, "\ue00c")  # escape
     assert not readout.is_displayed()
@@ -193,7 +220,9 @@ def test_images_are_chosen_for_the_details(page):
         assert pressed.index("true") == number - 1
         assert pressed.count("true") == 1
     methods = [th.text for th in page.all("div:nth-child(2) tbody th", detail)]
-    assert methods == ["mc_dropout", "qipf", "entropy", "energy", "mc_dropout_entropy"]
+    assert set(methods) == {"mc_dropout", "qipf", "entropy", "energy", "mc_dropout_entropy"}
+    ranked = column(page, page.one("#methods-compared [data-key='all methods'] table"), 1)
+    assert methods == ranked  # the best first, everywhere
     modes = [float(td.text) for td in page.all("div:nth-child(1) tbody td", detail)]
     mean = float(page.one("tfoot td", detail).text)
     assert mean == pytest.approx(sum(modes) / 4, rel=0.02)
@@ -217,10 +246,13 @@ def test_everything_is_reached_by_the_keyboard(page):
     assert outline == "solid"
 
 
-@pytest.mark.parametrize("width", [360, 768])
+@pytest.mark.parametrize("width", [360, 390, 768])
 def test_narrow_screens_need_no_sideways_scrolling(page, width):
     page.emulate(width=width)
     assert page.run("document.documentElement.scrollWidth") <= width
+    for box in page.all(".scroll"):  # wide tables scroll inside
+        assert box.rect["x"] + box.rect["width"] <= width
+        assert box.value_of_css_property("overflow-x") == "auto"
     for canvas in page.all("svg.canvas"):
         assert canvas.rect["width"] <= width
     page.run(HOVER, page.one("#severity-curves .stage"), 0.5)

@@ -22,9 +22,10 @@ def leaderboard(summary: Summary, width: int | None = None) -> str:
 
 def board_grid(table: MetricTable) -> Grid:
     """A table's methods by their place among all methods, with the mean and its parts."""
-    ranking, means = table.ranking(), table.means()
     repeated = {name for names in table.equal_methods().values() for name in names[1:]}
-    shown = [name for name in ranking if name in table.methods and name not in repeated]
+    ranking = [name for name in table.ranking() if name not in repeated]
+    means = table.means()
+    shown = [name for name in ranking if name in table.methods]
     networks = list(dict.fromkeys(row.network for row in table.rows))
     columns = {"mean": _means(table, shown, None)}
     if len(networks) > 1:

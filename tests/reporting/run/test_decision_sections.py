@@ -63,11 +63,13 @@ def test_the_tables_hold_every_rule_and_its_results(paired_run):
         scores, wrong = run.scores(network, "none")[0.0]
         rows = {row[0]: row[1:] for row in cells(page, f"{network}, by every score")}
         assert list(rows) == run.methods
-        for name in run.methods:
-            for text, risk in zip(rows[name], RISKS, strict=True):
-                each = split_evaluation(scores[name], wrong, risk)
-                sure = each.rule.certified
-                assert text == (f"{each.coverage:.1%}" if sure else "nothing certified")
+        columns = []  # without limits at which nothing is certified; equal ones once
+        for risk in RISKS:
+            found = [split_evaluation(scores[name], wrong, risk) for name in run.methods]
+            column = [f"{e.coverage:.1%}" if e.rule.certified else "–" for e in found]
+            if set(column) != {"–"} and column not in columns:
+                columns.append(column)
+        assert list(rows.values()) == [list(row) for row in zip(*columns, strict=True)]
         for row, risk in zip(cells(page, f"{network}, by qipf"), RISKS, strict=True):
             each = split_evaluation(scores["qipf"], wrong, risk)
             shown = [f"{each.rule.threshold:.4g}", f"{each.rule.coverage:.1%}"]
@@ -82,9 +84,10 @@ def test_the_reason_where_nothing_can_be_certified(rng):
     wrong = rng.random(1000) < 0.5
     page = plain(rules_html(stored_run(none={0.0: ({"qipf": rng.random(1000)}, wrong)})))
     for risk in ("1%", "5%", "10%"):
-        assert f"At most {risk} wrong: nothing can be certified" in page
+        assert page.count(f"At most {risk} wrong: nothing can be certified by any score") == 1
     assert "Even the least uncertain of 500 held-out predictions are wrong too often" in page
     assert "On corrupted images" not in page
+    assert "by every score" not in page  # a table without columns
 
 
 def test_the_effect_of_shift_is_shown_by_the_worst_level(clean):
@@ -100,6 +103,39 @@ def test_the_effect_of_shift_is_shown_by_the_worst_level(clean):
     assert "The 5% rule: " + " ".join(str(rule).splitlines()) in text
 
 
+def test_limits_that_no_score_meets_are_left_out_of_the_table(rng):
+    wrong = np.arange(1000) % 50 == 0  # 2 %, whatever the scores: 1 % is never certified
+    scores = {"qipf": rng.random(1000), "softmax": rng.random(1000)}
+    page = rules_html(stored_run(none={0.0: (scores, wrong)}))
+    assert plain(page).count("At most 1% wrong: nothing can be certified by any score") == 1
+    assert "at most 1% wrong" not in page
+    assert "at most 5% or 10% wrong" in page or "at most 5% wrong" in page
+
+
+@pytest.mark.parametrize(
+    ("kept", "deciding", "watched"),
+    [
+        (("qipf", "softmax"), "qipf", "qipf"),
+        (("softmax", "qipf", "qipf_plus"), "qipf_plus", "qipf_plus"),
+        (("qipf_plus_novelty", "qipf", "qipf_plus"), "qipf_plus", "qipf_plus_novelty"),
+    ],
+)
+def test_decisions_are_by_the_best_score_that_was_kept(rng, kept, deciding, watched):
+    values = {name: rng.random(400) for name in kept}
+    run = stored_run(
+        none={0.0: (values, values[deciding] > 0.98)},
+        shear={10.0: ({name: 1 + score for name, score in values.items()}, np.ones(400, bool))},
+    )
+    run.methods = list(kept)
+    assert f"net, by {deciding}: thresholds" in rules_html(run)
+    page = timeline_html(run)
+    assert f"A monitor (qipf.ShiftMonitor) of {watched}, calibrated" in plain(page)
+    view = views(page)["net|shear"]
+    assert view["series"][0]["name"] == watched
+    line = monitor_stream(values[watched], {10.0: 1 + values[watched]})
+    assert view["title"] == f"net, shear: alarm after {line.delay} corrupted predictions"
+
+
 def test_a_limit_that_is_exceeded_is_marked(monkeypatch, clean):
     def unlucky(uncertainty, wrong, risk):
         made = split_evaluation(uncertainty, np.zeros(len(wrong), bool), risk)
@@ -108,7 +144,8 @@ def test_a_limit_that_is_exceeded_is_marked(monkeypatch, clean):
     monkeypatch.setattr(decision_sections, "split_evaluation", unlucky)
     text = plain(rules_html(stored_run(none=clean)))
     assert text.count("50.00% above the limit") == 3  # of qipf
-    assert text.count("50.00% wrong: above the limit") == 6  # of both scores
+    assert "score at most 1% or 5% or 10% wrong" in text  # the same at every limit: one column
+    assert text.count("50.00% wrong: above the limit") == 2  # of both scores
 
 
 def test_runs_without_scores_or_with_few_have_no_rules(rng):
@@ -230,5 +267,7 @@ def test_sections_without_data_name_what_they_need(rng):
     kept = {0.0: scored(rng.random(100))}
     others = {0.0: ({"energy": rng.random(100)}, np.zeros(100, bool))}
     for run in (stored_run(), stored_run(none=kept), stored_run(none=others, shear=others)):
-        assert "It also needs the method qipf and a corruption." in plain(timeline_html(run))
-        assert "It also needs a corruption, and qipf or softmax." in plain(accuracy_html(run))
+        assert "It also needs qipf_plus or qipf, and a corruption." in plain(timeline_html(run))
+        assert "It also needs a corruption, and qipf_plus, qipf or softmax." in plain(
+            accuracy_html(run)
+        )

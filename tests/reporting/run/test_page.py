@@ -27,9 +27,9 @@ def test_the_page_is_complete_and_small(page):
     assert addresses(page) == []
     headings = [a["id"] for tag, a in Outline(page).elements if tag == "section"]
     assert headings == [
-        "summary", "tables", "severity-curves", "gallery", "risk-and-coverage",
+        "summary", "methods-compared", "tables", "severity-curves", "gallery", "risk-and-coverage",
         "certified-thresholds", "shift-timeline", "accuracy-without-labels",
-        "cost-beside-quality", "how-it-was-made",
+        "cost-beside-quality", "methods-explained", "how-it-was-made",
     ]  # fmt: skip
     assert len(page) < 1_000_000
 

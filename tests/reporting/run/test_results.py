@@ -109,3 +109,16 @@ def test_chance():
     assert (chance("augrc", [0.2]), chance("naurc", [0.2])) == ([0.1], [1.0])
     assert chance("roc_auc", [0.1, 0.3]) == [0.5, 0.5]
     assert chance("fpr95", [0.2]) == [0.95]
+
+
+def test_a_run_restricted_to_some_methods_in_their_order(tiny_run):
+    run = Run(tiny_run)
+    every = len(run.records)
+    part = run.restricted(["entropy", "qipf"])
+    assert part.methods == ["entropy", "qipf"]
+    assert {record["method"] for record in part.records} == {"entropy", "qipf"}
+    assert part.networks == run.networks
+    assert len(part.error_rate("tiny_mlp", "zoom")) == 3
+    assert part.curve("tiny_mlp", "zoom", "energy", "roc_auc") == {}
+    assert len(run.records) == every  # unchanged
+    assert len(run.methods) == 5

@@ -65,10 +65,10 @@ page.Gallery = class {
       const img = thumb.querySelector("img");
       img.style.setProperty("--i", this.level);
       img.alt = `Test image of class ${truth}, ${this.part("corruption").value}: ${where}.`;
-      const score = this.shown.percentiles.qipf?.[i][this.level] ?? null;
+      const score = this.shown.percentiles[this.data.lead]?.[i][this.level] ?? null;
       thumb.querySelector(".said").innerHTML =
         `<span class="${right ? "good" : "bad"}">${right ? "✓" : "✗"} says ${page.escape(answer)}</span>` +
-        (score === null ? "" : `<br>qipf ${score} %${this.meter(score)}`);
+        (score === null ? "" : `<br>${page.escape(this.data.lead)} ${score} %${this.meter(score)}`);
     });
     this.detail();
   }
@@ -79,14 +79,14 @@ page.Gallery = class {
     const { classes, truth } = this.network;
     const cell = (i) => (_, level) => {
       const right = predicted[i][level] === truth[i];
-      const score = percentiles.qipf?.[i][level] ?? null;
+      const score = percentiles[this.data.lead]?.[i][level] ?? null;
       return `<td><span class="picture" style="display:block;--n:${levels.length}">` +
         `<img src="${this.data.sprites[sprites][i]}" style="--i:${level}" alt=""></span>` +
         `<span class="${right ? "good" : "bad"}">${right ? "✓" : "✗"} ${page.escape(classes[predicted[i][level]])}</span>` +
         `${score === null ? "" : `<small>${score} %</small>`}</td>`;
     };
     const row = (_, i) => `<tr>${levels.map(cell(i)).join("")}</tr>`;
-    const caption = `${this.part("network").value}, ${this.part("corruption").value}: what the network says of each image (✓ right, ✗ wrong), and its qipf percentile.`;
+    const caption = `${this.part("network").value}, ${this.part("corruption").value}: what the network says of each image (✓ right, ✗ wrong), and its ${this.data.lead} percentile.`;
     this.root.insertAdjacentHTML("beforeend",
       `<table class="printed-gallery"><caption>${page.escape(caption)}</caption><thead><tr>${levels.map((l) => `<th>${page.escape(l)}</th>`).join("")}</tr></thead><tbody>${truth.map(row).join("")}</tbody></table>`);
     this.root.classList.add("spread");

@@ -52,3 +52,12 @@ document.querySelectorAll("[data-views]").forEach((views) => {
   boxes.forEach((box) => box.addEventListener("change", show));
   show();
 });
+
+// Names of methods tell what they are: by a tooltip, from the list on the page.
+page.terms = new Map([...document.querySelectorAll("#methods-explained .facts > div")].map((pair) =>
+  [pair.querySelector("dt").textContent, pair.querySelector("dd").textContent]));
+page.explain = (root) => root.querySelectorAll("tbody th, .switches label span").forEach((name) => {
+  const text = page.terms.get(name.textContent.trim());
+  if (text) { name.title = text; name.dataset.term = ""; }
+});
+page.explain(document);

@@ -44,7 +44,7 @@ def timeline_chart(name: str, corruption: str, line: Timeline) -> Chart:
         Axis("predictions seen", 0),
         Axis("evidence (power of ten)", min(-1.5, *line.evidence), MOST_EVIDENCE),
         [
-            Series("qipf", line.seen, line.evidence),
+            Series(line.score, line.seen, line.evidence),
             Series("alarm level", ends, [needed, needed], CHANCE, fixed=True),
         ],
         markers=False,

@@ -14,13 +14,16 @@ from qipf.reporting.charts import Charts, chart_spec
 from qipf.reporting.page import render
 from qipf.reporting.run.charts import MOST_EVIDENCE, accuracy_chart, timeline_chart
 from qipf.reporting.run.decisions import (
+    DECIDING,
     ESTIMATED,
     RISKS,
+    WATCHED,
     AccuracyComparison,
     RuleEvaluation,
     Timeline,
     accuracy_comparisons,
     evaluate_rule,
+    first_kept,
     monitor_stream,
     random_halves,
     split_evaluation,
@@ -33,10 +36,12 @@ ESTIMATORS = ("threshold", "isotonic")
 #: Fewer clean test predictions than this are not split.
 FEWEST = 20
 
+Column = tuple[tuple[bool, int, int], ...]  # certified, accepted, errors of each score
+Timelines = dict[tuple[str, ...], Timeline]  # by network and corruption
 Comparisons = dict[tuple[str, str], list[AccuracyComparison]]  # by network and estimator
 
 
-def _clean(run: Run, network: str) -> tuple[Scores, NDArray] | None:
+def clean_of(run: Run, network: str) -> tuple[Scores, NDArray] | None:
     """A network's clean scores and errors, if there are enough to split."""
     clean = run.clean_scores(network)
     return clean if clean and len(clean[1]) >= FEWEST else None
@@ -47,7 +52,7 @@ def rules_html(run: Run) -> Markup:
     views = {
         (network,): _rules_view(run, network, *clean)
         for network in run.networks
-        if (clean := _clean(run, network)) is not None
+        if (clean := clean_of(run, network)) is not None
     }
     return render("run.html", "rules", found=views, risks=RISKS, seed_note=run.seed_note)
 
@@ -58,41 +63,75 @@ def _rules_view(run: Run, network: str, scores: Scores, wrong: NDArray) -> dict[
         for name in run.methods
         if name in scores
     }
-    certified = {e.rule.max_risk: e.rule for e in found.get("qipf", []) if e.rule.certified}
+    deciding = first_kept(DECIDING, found)
+    own = found[deciding] if deciding else []
+    certified = {each.rule.max_risk: each.rule for each in own if each.rule.certified}
     chosen = certified.get(RISKS[1], next(iter(certified.values()), None))
-    columns = zip(*found.values(), strict=True)
+    columns: dict[Column, list[float]] = {}  # limits with the same results are one column
+    for risk, column in zip(RISKS, zip(*found.values(), strict=True), strict=True):
+        if any(each.rule.certified for each in column):
+            counts = tuple((each.rule.certified, each.accepted, each.errors) for each in column)
+            columns.setdefault(counts, []).append(risk)
+    limits = list(columns.values())
+    useful = {risk for risks in limits for risk in risks}
+    failed = [
+        (each.rule, each.rule.max_risk not in useful)  # whether that holds for every score
+        for each in own or next(iter(found.values()))
+        if not each.rule.certified and (own or each.rule.max_risk not in useful)
+    ]
+    shown = {
+        name: [each for each in evaluations if each.rule.max_risk in {r[0] for r in limits}]
+        for name, evaluations in found.items()
+    }
     return {
-        "evaluations": found,
-        "most": [f"{max(each.coverage for each in column):.1%}" for column in columns],
+        "own": own,
+        "deciding": deciding,
+        "failed": failed,
+        "limits": limits,
+        "evaluations": shown,
+        "most": [
+            f"{max(each.coverage for each in column):.1%}"
+            for column in zip(*shown.values(), strict=True)
+        ],
         "rule": chosen,
-        "worst": chosen and _worst_condition(run, network, chosen),
+        "worst": chosen and deciding and _worst_condition(run, network, chosen, deciding),
     }
 
 
-def _worst_condition(run: Run, network: str, rule: AcceptRule) -> tuple[RuleEvaluation, str] | None:
+def _worst_condition(
+    run: Run, network: str, rule: AcceptRule, method: str
+) -> tuple[RuleEvaluation, str] | None:
     """The results of a rule at the level with the highest error rate."""
     found = [
-        (evaluate_rule(rule, scores["qipf"][other], wrong[other]), condition_text(name, level))
+        (evaluate_rule(rule, scores[method][other], wrong[other]), condition_text(name, level))
         for name in run.corruptions(network)
         for level, (scores, wrong) in run.scores(network, name).items()
-        if "qipf" in scores
+        if method in scores
         for _, other in [random_halves(len(wrong))]
     ]
     accepted = [each for each in found if each[0].accepted]
     return max(accepted, key=lambda each: each[0].risk, default=None)
 
 
-def timeline_html(run: Run) -> Markup:
-    """Evidence of a shift along streams that start clean and are then corrupted."""
-    lines: dict[tuple[str, ...], Timeline] = {}
+def timelines(run: Run) -> Timelines:
+    """A monitor's evidence along the streams of each network and corruption."""
+    lines: Timelines = {}
     for network in run.networks:
-        clean = _clean(run, network)
-        for corruption in run.corruptions(network) if clean and "qipf" in clean[0] else ():
+        clean = clean_of(run, network)
+        name = clean and first_kept(WATCHED, clean[0])
+        for corruption in run.corruptions(network) if name else ():
             kept = run.scores(network, corruption)
-            levels = [k for k in by_severity(corruption, kept) if "qipf" in kept[k][0]]
-            if clean and levels:
-                corrupted = {level: kept[level][0]["qipf"] for level in levels}
-                lines[network, corruption] = monitor_stream(clean[0]["qipf"], corrupted)
+            levels = [k for k in by_severity(corruption, kept) if name in kept[k][0]]
+            if clean and name and levels:
+                corrupted = {level: kept[level][0][name] for level in levels}
+                stream = monitor_stream(clean[0][name], corrupted, score=name)
+                lines[network, corruption] = stream
+    return lines
+
+
+def timeline_html(run: Run, lines: Timelines | None = None) -> Markup:
+    """Evidence of a shift along streams that start clean and are then corrupted."""
+    lines = timelines(run) if lines is None else lines
     if not lines:
         return render("run.html", "timeline", spec=None)
     charts: Charts = {
@@ -115,7 +154,7 @@ def accuracy_html(run: Run) -> Markup:
     found: Comparisons = {
         (network, estimator): list(accuracy_comparisons(run, network, estimator))
         for network in run.networks
-        if _clean(run, network) is not None
+        if clean_of(run, network) is not None
         for estimator in ESTIMATORS
     }
     charts: Charts = {

@@ -6,7 +6,7 @@ corrupted.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,13 +24,22 @@ from qipf.reporting.run.results import Run
 RISKS = (0.01, 0.05, 0.1)
 
 #: Scores whose accuracy estimates are compared.
-ESTIMATED = ("qipf", "softmax")
+ESTIMATED = ("qipf_plus", "qipf", "softmax")
+
+#: Scores that decisions are shown for, and that shifts are detected by: the first that was kept.
+DECIDING = ("qipf_plus", "qipf")
+WATCHED = ("qipf_plus_novelty", *DECIDING)
 
 #: Largest number of clean predictions at the start of a stream, and of predictions per level.
 CLEAN_LENGTH, LEVEL_LENGTH = 1000, 100
 
 #: Points of a timeline.
 TIMELINE_POINTS = 200
+
+
+def first_kept(names: Sequence[str], scores: Container[str]) -> str | None:
+    """The first of the names that there are scores of."""
+    return next((name for name in names if name in scores), None)
 
 
 def random_halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -103,6 +112,7 @@ class Timeline:
     alpha: float
     alarm_at: int | None
     change_point: int | None
+    score: str = "score"  # the method whose scores were tested
 
     @property
     def clean(self) -> int:
@@ -141,6 +151,7 @@ def monitor_stream(
     corrupted: Mapping[float, NDArray],  # level -> (n,), in the order of the stream
     alpha: float = 0.01,
     seed: int = 0,
+    score: str = "score",
 ) -> Timeline:
     """Monitor a stream in which every image occurs once and none is in the held-out half.
 
@@ -163,7 +174,7 @@ def monitor_stream(
         seen.append(verdict.seen)
         evidence.append(verdict.log_evidence / math.log(10))
     verdict = monitor.verdict()
-    return Timeline(seen, evidence, starts, alpha, verdict.alarm_at, verdict.change_point)
+    return Timeline(seen, evidence, starts, alpha, verdict.alarm_at, verdict.change_point, score)
 
 
 @dataclass(frozen=True)

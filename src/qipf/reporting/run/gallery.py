@@ -17,6 +17,7 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.errors import QIPFError, missing_extra
 from qipf.progress import progress
 from qipf.reporting.page import render
+from qipf.reporting.run.decisions import DECIDING, first_kept
 from qipf.reporting.run.results import Run, identity_of, level_text
 from qipf.reporting.run.trained import TrainedNetwork
 
@@ -38,10 +39,12 @@ def gallery_html(run: Run, data: Path | str | None = None) -> Markup:
             left_out.append(name)
             continue
         networks[name] = _network(run, trained, name, sprites)
+    lead = first_kept((*DECIDING, *run.methods), run.methods)
+    shown = {"networks": networks, "sprites": sprites, "lead": lead}
     return render(
         "run.html",
         "gallery",
-        data={"networks": networks, "sprites": sprites} if networks else None,
+        data=shown if networks else None,
         left_out=left_out,
         seed_note=run.seed_note,
     )

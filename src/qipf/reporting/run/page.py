@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qipf.reporting.page import Section, checked_page, page_html, write_page
-from qipf.reporting.run.decision_sections import accuracy_html, rules_html, timeline_html
+from qipf.reporting.run.decision_sections import accuracy_html, rules_html, timeline_html, timelines
 from qipf.reporting.run.gallery import gallery_html
+from qipf.reporting.run.glance import glance_html
 from qipf.reporting.run.results import Run
 from qipf.reporting.run.sections import (
     cost_html,
+    methods_html,
     origin_html,
     risk_html,
     severity_html,
@@ -32,18 +34,27 @@ def write_run_report(
 
 
 def run_page(run: Run, data: Path | str | None = None) -> str:
-    """The page of a run, as text."""
-    summary = summarise(run.records, run.metrics, "all")
+    """The page of a run, as text: methods from the best to the worst, equal ones once."""
+    table = summarise(run.records, ("roc_auc",), "all").tables[0]
+    equal = table.equal_methods()
+    repeated = {name for names in equal.values() for name in names[1:]}
+    # the second for methods without any result
+    ranking = list(dict.fromkeys([*table.ranking(), *run.methods]))
+    shown = run.restricted([name for name in ranking if name not in repeated])
+    summary = summarise(shown.records, run.metrics, shown.methods)
+    lines = timelines(shown)
     sections = [
-        Section("Summary", summary_html(run, summary)),
+        Section("Summary", glance_html(shown, summary, len(run.methods), lines)),
+        Section("Methods compared", summary_html(shown, summary, equal.values())),
         Section("Tables", tables_html(summary)),
-        Section("Severity curves", severity_html(run)),
-        Section("Gallery", gallery_html(run, data)),
-        Section("Risk and coverage", risk_html(run)),
-        Section("Certified thresholds", rules_html(run)),
-        Section("Shift timeline", timeline_html(run)),
-        Section("Accuracy without labels", accuracy_html(run)),
-        Section("Cost beside quality", cost_html(run, summary)),
+        Section("Severity curves", severity_html(shown)),
+        Section("Gallery", gallery_html(shown, data)),
+        Section("Risk and coverage", risk_html(shown)),
+        Section("Certified thresholds", rules_html(shown)),
+        Section("Shift timeline", timeline_html(shown, lines)),
+        Section("Accuracy without labels", accuracy_html(shown)),
+        Section("Cost beside quality", cost_html(shown, summary)),
+        Section("Methods explained", methods_html(ranking)),
         Section("How it was made", origin_html(run, summary)),
     ]
     lead = (

@@ -1,5 +1,6 @@
 """Results and scores of a benchmark run, finished or not, for figures and pages."""
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -103,6 +104,15 @@ class Run:
                     )
                 self._folders[task.network, task.seed] = _folder(given)
             self.records += part
+
+    def restricted(self, methods: Sequence[str]) -> "Run":
+        """The same run with these methods alone, in this order."""
+        part = copy.copy(self)
+        for name in ("networks", "metrics", "seeds", "_grouped"):
+            part.__dict__.pop(name, None)
+        part.records = [record for record in self.records if record["method"] in methods]
+        part.methods = list(methods)
+        return part
 
     @cached_property
     def networks(self) -> list[str]:

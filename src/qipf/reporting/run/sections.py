@@ -1,5 +1,6 @@
 """Sections of a run's page about its results: summary, tables, severity, risk, cost, origin."""
 
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 
 from markupsafe import Markup
@@ -8,17 +9,24 @@ from qipf.bench.methods import ONE_PASS, base_name
 from qipf.bench.suites import CLEAN, PAPER_METHODS, SUITES
 from qipf.metrics.error_detection import TITLES
 from qipf.reporting.charts import Axis, Chart, Charts, Series, chart_spec, risk_coverage_chart
+from qipf.reporting.glossary import explanation
 from qipf.reporting.page import render
 from qipf.reporting.run.charts import severity_chart
 from qipf.reporting.run.results import Run, condition_text
 from qipf.reporting.tables import METRIC_TITLES, PAPER_METRICS, Summary, summarise
 
-#: Methods whose curves are visible at first.
-SHOWN_FIRST = ("qipf", "mc_dropout", "svi", "ensemble", "entropy", "energy", "ensemble_entropy")
+#: Methods whose curves are visible at first, beside the best one.
+SHOWN_FIRST = (
+    "qipf_plus", "entropy", "energy", "ensemble_entropy", "ensemble_log_odds", "mc_dropout", "qipf",
+)  # fmt: skip
 
 
-def summary_html(run: Run, summary: Summary) -> Markup:
-    """The main findings, and how often each method is best."""
+def summary_html(run: Run, summary: Summary, equal: Collection[Sequence[str]] = ()) -> Markup:
+    """The main findings, and how often each method is best.
+
+    `equal` are groups of methods that rank predictions alike; the first of each is shown.
+    """
+    measured = len(run.methods) + sum(len(names) - 1 for names in equal)
     groups = {"all methods": run.methods}
     if len(paper := _presets(run).get("the paper's methods", [])) > 1:
         groups["the paper's methods"] = paper
@@ -26,7 +34,16 @@ def summary_html(run: Run, summary: Summary) -> Markup:
         (label,): summarise(run.records, PAPER_METRICS, names).tables
         for label, names in groups.items()
     }
-    return render("run.html", "summary", run=run, summary=summary, titles=TITLES, groups=won)
+    return render(
+        "run.html",
+        "summary",
+        run=run,
+        summary=summary,
+        titles=TITLES,
+        groups=won,
+        equal=equal,
+        measured=measured,
+    )
 
 
 def tables_html(summary: Summary) -> Markup:
@@ -60,7 +77,7 @@ def severity_html(run: Run) -> Markup:
         charts,
         ("Network", "Corruption", "Metric"),
         texts=METRIC_TITLES,
-        shown=SHOWN_FIRST,
+        shown=(*SHOWN_FIRST, *run.methods[:1]),
         presets=_presets(run),
     )
     return render("run.html", "severity", spec=spec, seeds=len(run.seeds))
@@ -76,9 +93,8 @@ def risk_html(run: Run) -> Markup:
                 ordered = {name: scores[name] for name in run.methods if name in scores}
                 title = f"{network}, {condition}"
                 charts[network, condition] = risk_coverage_chart(ordered, wrong, title)
-    spec = charts and chart_spec(
-        charts, ("Network", "Images"), shown=SHOWN_FIRST, presets=_presets(run)
-    )
+    shown = (*SHOWN_FIRST, *run.methods[:1])
+    spec = charts and chart_spec(charts, ("Network", "Images"), shown=shown, presets=_presets(run))
     return render("run.html", "risk", spec=spec, seed_note=run.seed_note)
 
 
@@ -107,6 +123,12 @@ def cost_html(run: Run, summary: Summary) -> Markup:
             kind="points",
         )
     return render("run.html", "cost", spec=chart_spec(charts, ["Network"]), costs=costs)
+
+
+def methods_html(methods: Iterable[str]) -> Markup:
+    """What each method is."""
+    found = {name: explanation(name) or "A method of your own." for name in methods}
+    return render("blocks.html", "facts", pairs=found)
 
 
 def origin_html(run: Run, summary: Summary) -> Markup:
