@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
 .PHONY: demo test quick check docs mutants package clean
 
-## demo: a small network on digits: turned step by step, then the whole benchmark and its page
+## demo: a small network on digits: accuracy and errors as they are rotated, all methods, and a page
 demo: $(READY)
 	$(VENV)/bin/python examples/digits.py --output demo
 	$(VENV)/bin/qipf bench run --suite digits --out demo/run

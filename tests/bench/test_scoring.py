@@ -1,4 +1,5 @@
 import types
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from qipf.bench.methods import Batch, create
 from qipf.bench.scoring import NetworkBench, Setting, parameters
 from qipf.bench.suites import BenchNetwork, Suite, effective_options
 from qipf.bench.text import Vocabulary
-from qipf.errors import QIPFError
+from qipf.errors import QIPFError, QIPFScoreWarning
 from tests.bench.tiny import TINY
 
 
@@ -40,6 +41,17 @@ def test_shared_draws_count_in_full_for_both_scores(bench, monkeypatch):
     # a score that comes alone, as after an interruption, draws for itself
     (alone,) = bench.results("rotation", 30.0, ["mc_dropout_entropy"])
     assert alone["seconds"] == 5.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_benchmark_does_not_warn_that_a_score_is_poor(bench, monkeypatch):
+    class Poor:
+        def fit(self, clean):
+            warnings.warn("worse than the entropy", QIPFScoreWarning, stacklevel=1)
+            return create("entropy")
+
+    monkeypatch.setattr(Suite, "create", lambda suite, name: Poor())
+    assert bench.method("entropy").name == "entropy"
 
 
 def test_training_goes_on_from_its_checkpoint(bench):

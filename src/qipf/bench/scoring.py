@@ -8,6 +8,7 @@ is recorded apart (``network_seconds``).
 
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +29,7 @@ from qipf.bench.networks import build
 from qipf.bench.results import Record, ScoreStore, Task
 from qipf.bench.suites import CLEAN, Suite, effective_options
 from qipf.bench.training import Trainer
-from qipf.errors import QIPFError
+from qipf.errors import QIPFError, QIPFScoreWarning
 from qipf.metrics.error_detection import evaluate
 
 T = TypeVar("T")
@@ -79,7 +80,9 @@ class NetworkBench:
     def method(self, name: str) -> Method:
         """A method of the suite, fitted on the clean training data."""
         if name not in self._methods:
-            method = self.setting.suite.create(name).fit(self._clean)
+            with warnings.catch_warnings():  # how well methods do is what is measured here
+                warnings.simplefilter("ignore", QIPFScoreWarning)
+                method = self.setting.suite.create(name).fit(self._clean)
             method.score(Batch.of(self.network, self._images[:WARM_UP]))
             self._methods[name] = method
         return self._methods[name]

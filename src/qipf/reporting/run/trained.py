@@ -1,6 +1,5 @@
 """A trained network of a run with its field and its data, for figures of single predictions."""
 
-import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -16,7 +15,7 @@ from qipf.bench.methods.fields import Field
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, BenchNetwork, Suite
-from qipf.errors import QIPFInputError, QIPFScoreWarning
+from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
 from qipf.reporting.run.results import Run
 
@@ -50,9 +49,7 @@ class TrainedNetwork:
 
     def field_of(self, method: str) -> QIPF:
         """The field of another row of the tables, such as ``qipf_normalized``."""
-        with warnings.catch_warnings():  # the run has warned, and its results are shown
-            warnings.simplefilter("ignore", QIPFScoreWarning)
-            return cast(QIPF, cast(Field, self._bench.method(method)).field_)
+        return cast(QIPF, cast(Field, self._bench.method(method)).field_)
 
     @property
     def labels(self) -> NDArray:  # (n,)
