@@ -1,6 +1,6 @@
-"""Coverage of the intervals of the estimated accuracy, in 240 settings.
+"""Coverage of the intervals of the estimated accuracy, in 360 settings.
 
-    python benchmarks/accuracy_intervals.py            # about ten minutes on one core
+    python benchmarks/accuracy_intervals.py            # about 15 minutes on one core
     python benchmarks/accuracy_intervals.py --draws 200 --output /tmp
 
 A setting is a population (how the error rate depends on the uncertainty), a size of the held-out

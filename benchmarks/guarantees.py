@@ -8,7 +8,8 @@ the library, and asks whether what it promised is false there. Written are the s
 which it is, with its exact 95 % interval (Clopper-Pearson), beside the share that is allowed:
 results/guarantees.csv and, as a page, results/guarantees.md. A promise counts as broken if so many
 violations, or more, have a probability of less than 5 % under the allowed share, divided by the
-number of rows. The script then ends with exit code 1.
+number of rows. The script then ends with exit code 1. With ``--only`` the rows of other promises in
+the table stay.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from unittest.mock import patch
 import numpy as np
 from accuracy_intervals import POPULATIONS as ACCURACIES
 from accuracy_intervals import draw as draw_accuracy
+from guarantee_novelty import LIMITED, LONG, ODDS, STREAMS, limited, misses, pairs, peaks
 from guarantee_populations import ABOVE, populations, shapes
 from scipy.stats import binom, binomtest
 
@@ -106,6 +108,9 @@ def settings() -> list[Setting]:
             for method in methods
             for name in ACCURACIES
         ),
+        *(Setting("novel", name, each) for each in LIMITED for name in pairs(0.1, 0.1)),
+        *(Setting("odds", name, sizes) for sizes, _ in ACCURACY for name in ODDS),
+        *(Setting("both", name, LONG) for name in STREAMS),
     ]
 
 
@@ -117,6 +122,9 @@ def simulate(setting: Setting, draws: int) -> list[Row]:
     kind, *method = setting.kind.split()
     counts = {"accept": _accept, "cover": _cover, "curve": _curve, "conformal": _conformal}
     counts |= {"monitor": _monitor, "accuracy": _accuracy}
+    counts |= {"novel": _novel, "odds": _odds, "both": _both}
+    if kind == "both":
+        draws = -(-draws // 3)  # long streams
     # what a rule that certifies nothing says about other risks takes most of its time, and does
     # not change its threshold
     reachable = patch("qipf.calibration.accept_rule._reachable_risk", lambda *_: None)
@@ -231,6 +239,35 @@ def _accuracy(setting: Setting, draws: int, method: str) -> Counts:
     return {("estimate_accuracy", told, 0.05): broken}
 
 
+def _novel(setting: Setting, draws: int) -> Counts:
+    count, risk, confidence, least = setting.numbers
+    population, rng = pairs(risk, least)[setting.population], setting.rng()
+    broken = sum(limited(population, setting.numbers, rng) for _ in range(draws))
+    told = f"n = {count:g}, max_risk = {risk:g}, confidence = {confidence:g}, p > {least:g}"
+    return {("accept_rule(min_novelty_p)", told, 1 - confidence): broken}
+
+
+def _odds(setting: Setting, draws: int) -> Counts:
+    held_out, window = map(int, setting.numbers)
+    rng, broken = setting.rng(), 0
+    for _ in range(draws):
+        broken += misses(setting.population, (held_out, window), rng)[0]
+    told = f"n = {held_out}, window = {window}, log_odds with novelty"
+    return {("estimate_accuracy, log-odds", told, 0.05): broken}
+
+
+def _both(setting: Setting, draws: int) -> Counts:
+    rng = setting.rng()
+    found = np.array([peaks(setting.population, seed, rng) for seed in range(draws)])
+    counts: Counts = {}
+    for alpha in ALPHAS:
+        told = f"n = {LONG[0]}, {LONG[1]:,} predictions, alpha = {alpha:g}"
+        for column, score in enumerate(("novelty", "both")):
+            violations = (found[:, column] >= -math.log(alpha)).sum()
+            counts[f"false alarm, {score}", told, alpha] = violations
+    return counts
+
+
 def write(rows: list[Row], path: Path) -> None:
     """Write the table of all settings."""
     limit = 0.05 / len(rows)
@@ -286,7 +323,8 @@ def page(rows: list[Row]) -> str:
             "# Simulations of the guarantees",
             "",
             f"`python benchmarks/guarantees.py --draws {draws}`: {len(rows)} settings of "
-            f"{draws:,} draws each, {len(names)} populations; all of them are in "
+            f"{draws:,} draws each (a third of them for streams of {LONG[1]:,}), {len(names)} "
+            "populations; all of them are in "
             "[guarantees.csv](guarantees.csv). Shown is the setting of each promise with the most "
             "violations, with the exact 95 % interval (Clopper-Pearson) of its rate. A promise is "
             "broken if so many violations have a probability below 0.05 / "
@@ -312,7 +350,11 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         rows = pool.map(partial(simulate, draws=options.draws), chosen)
         found = [row for part in progress(rows, "simulating", len(chosen)) for row in part]
-    write(found, options.out / "guarantees.csv")
+    table = options.out / "guarantees.csv"
+    if options.only is not None and table.exists():
+        promises = {row.promise for row in found}
+        found = [row for row in read(table) if row.promise not in promises] + found
+    write(found, table)
     (options.out / "guarantees.md").write_text(page(found), encoding="utf-8")
     print(page(found), end="")
     if any(row.surprise() < 0.05 / len(found) for row in found):

@@ -1,7 +1,7 @@
 """A run of the benchmark whose every number is computed again, by NumPy, from logits and labels.
 
-Only the trained networks are taken from the run. Nothing of `qipf.bench` or `qipf.metrics` has a
-part in what is expected.
+Only the trained networks are taken from the run; scores of layers are those of a `LayeredQIPF` of
+the test's own. Nothing of `qipf.bench` or `qipf.metrics` has a part in what is expected.
 """
 
 from dataclasses import replace
@@ -12,6 +12,7 @@ import torch
 from numpy.polynomial import hermite
 from sklearn.datasets import load_digits
 
+from qipf import LayeredQIPF
 from qipf.bench import datasets, scoring
 from qipf.bench.results import ScoreStore, read_results
 from qipf.bench.runner import run
@@ -20,11 +21,12 @@ from qipf.bench.suites import BenchNetwork, Suite
 from tests.conftest import naive_moments
 
 FIELDS = ("qipf", "qipf_normalized", "qipf_potential", "qipf_density")
+LAYERS = ("qipf_plus", "qipf_plus_novelty")
 SUITE = Suite(
     "own",
     (BenchNetwork("tiny_mlp", "digits", "mlp", {"epochs": 12, "pool": 3}),),
     corruptions={"brightness": (0.3,), "rotation": (90,)},
-    methods=("softmax", "entropy", "max_logit", "energy", "knn", "ensemble", *FIELDS),
+    methods=("softmax", "entropy", "max_logit", "energy", "knn", "ensemble", *FIELDS, *LAYERS),
     options={"ensemble": {"networks": 2}, **{name: {"engine": "reference"} for name in FIELDS}},
     unseen=("svhn",),
 )
@@ -165,6 +167,8 @@ def test_every_number_of_a_run_follows_from_the_networks_outputs(out):
         ("rotation", 90.0): np.rot90(images, axes=(2, 3)).copy(),
         ("svhn", 0.0): np.concatenate([images, UNSEEN.numpy()]),
     }
+    layers = LayeredQIPF(network, random_state=0, max_centers=TRAIN)
+    layers.fit([(SMALL.train_images / 255, SMALL.train_labels)])
     records = read_results(out)
     assert len(records) == len(shown) * len(SUITE.methods)
     sigmas = {r["method"]: r["fitted"]["bandwidth"] for r in records if r["method"] in FIELDS}
@@ -184,6 +188,9 @@ def test_every_number_of_a_run_follows_from_the_networks_outputs(out):
             wrong = logits.argmax(1) != labels
             assert 0.02 < wrong.mean() < 0.95
         scores = expected_scores(at, train, sigmas)
+        said = layers(torch.from_numpy(pixels))
+        scores["qipf_plus"] = said.uncertainty.double().numpy()
+        scores["qipf_plus_novelty"] = said.novelty.double().numpy()
         kept = ScoreStore(out, "tiny_mlp", corruption, 0).read()[level]
         np.testing.assert_array_equal(kept["wrong"], wrong)
         found = {r["method"]: r for r in records if r["corruption"] == corruption}
@@ -192,6 +199,13 @@ def test_every_number_of_a_run_follows_from_the_networks_outputs(out):
             task = f"{name}, {corruption}"
             np.testing.assert_allclose(kept[name], scores[name], rtol=2e-4, err_msg=task)
             assert record["level"] == level
+            if name == "qipf_plus" and corruption != "svhn":
+                facts = {
+                    "estimated_accuracy": 1 - said.p_error.mean(),
+                    "mixture_accuracy": (said.probabilities.numpy().argmax(1) == labels).mean(),
+                }
+                for fact, value in facts.items():
+                    assert record[fact] == pytest.approx(float(value), abs=1e-6), (task, fact)
             assert record["test_images"] == (40 if corruption == "svhn" else TEST)
             # rotated pixels differ by rounding, which may exchange two neighbours
             tolerance = 2e-4 if corruption == "rotation" or name == "knn" else 1e-7

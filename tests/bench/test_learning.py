@@ -281,3 +281,15 @@ def test_counts_of_a_stack_are_means_over_its_networks():
     steps.correct.fill_(12)
     steps.loss.fill_(6.0)
     assert steps.accuracy_and_loss(3) == (12 / (3 * 2 * 8), 1.0)
+
+
+def test_correct_answers_are_those_before_the_step():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    nn.init.zeros_(network[1].weight)
+    network[1].bias.data = torch.tensor([1.0, 0.0, 0.0])  # always the first class
+    steps = steps_of(network)
+    inputs, labels = steps.batches(steps.number)
+    assert 0 < int((labels == 0).sum()) != 4
+    expected = int((network(inputs).argmax(1) == labels).sum())
+    steps()
+    assert int(steps.correct) == expected

@@ -138,3 +138,11 @@ def test_a_calibrated_model_has_a_calibration_and_nothing_else_has():
         conformal.calibration_of(model)
     with pytest.raises(QIPFInputError, match="or a Calibration is needed, got list"):
         conformal.calibration_of([1.0])
+
+
+@given(st.integers(1, 40), st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5]))
+def test_above_the_outlier_limit_p_values_are_at_most_the_share(count, share):
+    held_out = Calibration(np.arange(1.0, count + 1))
+    limit = held_out.outlier_limit(share)
+    scores = np.arange(0.5, count + 2)
+    np.testing.assert_array_equal(scores > limit, held_out.p_values(scores) <= share)

@@ -57,3 +57,10 @@ def test_clusters_start_at_rows_drawn_by_the_eighth_power_of_their_distance(monk
     np.testing.assert_allclose(drawn[0][0], weights)
     np.testing.assert_allclose(drawn[1][0], weights * np.array([0, 1, 2, 4]) ** 8 / 4.0**8)
     np.testing.assert_allclose(drawn[2][0], weights * np.array([0, 0, 1, 3]) ** 8 / 3.0**8)
+
+
+def test_rows_that_are_all_zero_stay_zero():
+    rows = torch.zeros(4, 2)
+    found = kmeans.kmeans(rows, torch.ones(4).double(), 2, np.random.RandomState(0), rows.device)
+    assert not found.centers.any()
+    assert float(found.weights.sum()) == 4.0

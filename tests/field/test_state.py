@@ -122,6 +122,9 @@ def test_a_device_that_is_not_available_becomes_auto(tmp_path, valid, weighted):
         (("parameters", "orders"), 1, "its orders are 1"),
         (("parameters", "orders"), [0], "orders must be integers of at least 1"),
         (("parameters", "softening"), "1", "its softening is '1'"),
+        (("parameters", "softening"), 10**400, "its softening is 1000"),
+        (("parameters", "softening"), -(10**400), "its softening is -1000"),
+        (("parameters", "contamination"), 10**400, "its contamination is 1000"),
         (("parameters", "max_centers"), 0, "max_centers must be an integer of at least 1, got 0"),
         (("parameters", "bandwidth"), -1.0, "bandwidth must be 'cv', 'silverman' or a positive"),
         (("parameters", "engine"), "atention", "Did you mean 'attention'"),
@@ -137,6 +140,7 @@ def test_a_device_that_is_not_available_becomes_auto(tmp_path, valid, weighted):
         (("features",), ["a"], "it names ['a'] as the features of 10 columns"),
         (("network",), {"layer": None}, "names a network"),
     ],
+    ids=lambda value: f"{value!r:.30}",
 )
 def test_invalid_headers_are_rejected(tmp_path, valid, keys, value, reason):
     path = tmp_path / "forged.qipf"

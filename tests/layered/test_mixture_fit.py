@@ -167,6 +167,7 @@ def test_many_rows_are_thinned(monkeypatch):
 
 def test_every_layer_is_weighted_at_four_widths():
     assert WIDTHS == (0.5, 0.5**0.5, 1.0, 2**0.5)
+    assert mixture_weights.LEAST == 0.05
 
 
 def test_no_more_posteriors_are_held_than_fit(monkeypatch):

@@ -356,3 +356,9 @@ def test_chance_of_every_metric() -> None:
     for metric in HIGHER_IS_BETTER:
         expected = [known.get(metric, rate / 2 if metric == "augrc" else rate) for rate in rates]
         assert chance(metric, rates) == expected
+
+
+def test_the_correlation_of_the_largest_numbers() -> None:
+    wrong = [False, True, False, True]
+    small = np.array([-1.7, -0.5, 1.2, 1.7])
+    assert point_biserial(1e308 * small, wrong) == pytest.approx(point_biserial(small, wrong))

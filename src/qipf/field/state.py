@@ -113,7 +113,9 @@ def _set_parameters(field: Any, path: str, parameters: Any) -> None:
     if len(orders) > MOST_ORDERS or max(orders, default=1) > HIGHEST_ORDER:
         refuse(path, f"it has more than {MOST_ORDERS} orders, or one above {HIGHEST_ORDER}")
     for name in ("softening", "contamination"):
-        require(type(parameters[name]) in (int, float), path, name, parameters[name])
+        value = parameters[name]
+        # integers may be beyond the range of floats
+        require(type(value) in (int, float) and abs(value) < 1e300, path, name, value)
     usable = seed is None or (type(seed) is int and 0 <= seed < 2**32)
     require(usable, path, "random_state", seed)
     field.set_params(**{**parameters, "orders": tuple(orders), "device": "auto"})
