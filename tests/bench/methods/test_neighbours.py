@@ -98,6 +98,14 @@ def test_nuq_grows_without_bound_away_from_the_data(relu_data):
     assert scores[0] < scores[1] < scores[2] < math.inf
 
 
+def test_the_bandwidth_of_nuq_is_in_units_of_the_distances_to_neighbours(relu_data):
+    width = create("nuq", k=20).fit(relu_data).chosen()["bandwidth"]
+    features = relu_data.features
+    nearest = (features[:, None] - features).double().norm(dim=2).sort(1).values[:, 1:21]
+    factor = width / float(nearest.flatten().median())
+    assert factor == pytest.approx(min(neighbours.WIDTHS, key=lambda w: abs(w - factor)), rel=1e-3)
+
+
 def test_bandwidths_of_nuq_are_those_of_the_published_results():
     assert neighbours.WIDTHS == (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.4)
 
