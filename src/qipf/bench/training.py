@@ -346,7 +346,8 @@ def _one_epoch(steps: Steps, step: Callable[[], None], epoch: int, bar: Any) -> 
         if number % pause == 0 or number == count:  # reading the counts waits for the device
             accuracy, loss = steps.accuracy_and_loss(number)
             bar.update(number - (number - 1) // pause * pause)
-            bar.set_postfix_str(f"epoch {epoch + 1}, accuracy {accuracy:.1%}, loss {loss:.3f}")
+            text = f"epoch {epoch + 1}, accuracy {accuracy:.1%}, loss {loss:.3f}"
+            bar.set_postfix_str(text, refresh=False)  # the next step shows it
             if not math.isfinite(loss):
                 raise QIPFError(
                     f"Training diverged in epoch {epoch + 1}: the loss is {loss}. "
