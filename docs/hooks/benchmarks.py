@@ -21,6 +21,7 @@ MARK = re.compile(r"^<!-- benchmark: (\w+) ?([\w-]*) -->$", re.MULTILINE)
 SHORT = {
     "ensemble_log_odds": "ensemble, log-odds",
     "qipf_plus": "LayeredQIPF",
+    "qipf_plus_novelty": "LayeredQIPF, novelty",
     "ensemble_entropy": "ensemble, entropy",
     "svi_entropy": "SVI, entropy",
     "mc_dropout_entropy": "MC-Dropout, entropy",
@@ -153,7 +154,7 @@ def figure(run: str, kind: str) -> bytes:
 
     shown = {n: a for n, a in reversed(methods(run, kind).items()) if n in SHORT}
     passes = {n: cost(run, n)[0] for n in shown}
-    own = ("qipf_plus", "qipf", "qipf_default")
+    own = ("qipf_plus", "qipf_plus_novelty", "qipf", "qipf_default")
     image, axes = pyplot.subplots(figsize=(7.2, 0.34 * len(shown) + 0.9))
     colors = ["#d55e00" if n in own else "#0072b2" for n in shown]
     axes.hlines(range(len(shown)), 0.5, list(shown.values()), color=colors, lw=2, alpha=0.35)

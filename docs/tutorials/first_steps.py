@@ -108,7 +108,7 @@ for name, each in {"usual": prediction, "upside down": turned}.items():
 
 # %% [markdown]
 # The guarantee does not hold for such data: abstain from novel inputs with
-# `accept_rule(max_risk=0.02, min_novelty_p=0.01)`, and [watch the stream](stream.md).
+# `accept_rule(max_risk=0.02, min_novelty_p=0.05)`, and [watch the stream](stream.md).
 #
 # ## Keep it
 #

@@ -73,7 +73,7 @@ def test_a_network_that_ends_in_a_softmax_is_rejected(net, data):
 def test_a_network_whose_layers_changed_is_rejected(net, data, fresh):
     model = fitted(net, data)
     net[2], net[4] = nn.Linear(6, 7), nn.Linear(7, 3)
-    with pytest.raises(QIPFInputError, match="weights have changed since fit"):
+    with pytest.raises(QIPFInputError, match="weights or buffers have changed since fit"):
         model(fresh)
     model.fitted_with = None  # as after qipf.load(path, net, check=False)
     with pytest.raises(QIPFInputError, match=r"4 \(input\) gives 7 numbers .* Fit it again"):
@@ -89,6 +89,6 @@ def test_a_model_whose_weights_changed_is_not_saved(net, data, tmp_path, loaded)
         model = qipf.load(tmp_path / "before.qipf", net)
     with torch.no_grad():
         net[0].weight.add_(1)
-    with pytest.raises(QIPFInputError, match="weights have changed since fit"):
+    with pytest.raises(QIPFInputError, match="weights or buffers have changed since fit"):
         qipf.save(model, tmp_path / "model.qipf")
     assert not (tmp_path / "model.qipf").exists()

@@ -11,7 +11,10 @@ from qipf.network.features import LayerSite
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 
-ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone."
+ALONE = (
+    "The layers are not used: {}. The uncertainty is that of the softmax alone, and the novelty "
+    "that of the logits' energy, which is constant for probabilities."
+)
 
 
 def assert_alone(model, inputs):

@@ -185,6 +185,7 @@ def other_shape(name, shape):
         (value_at("masses 0", 3e38), "its masses of layer 0 are not numbers of examples"),
         (value_at("masses 0", np.inf), "its masses 0 hold NaN or inf"),
         (value_at("mean 0", np.inf), "its mean 0 hold NaN or inf"),
+        (value_at("mean 1", 3e38), "the means of its layer 1 are beyond 1e+30"),
         (value_at("directions 1", 3e38), "its directions or units of layer 1 are longer than one"),
         (value_at("units 0", 2.0), "its directions or units of layer 0 are longer than one"),
         (other_shape("units 0", [20, 12]), "its arrays of layer 0 do not fit each other"),

@@ -148,18 +148,18 @@ def test_changed_weights_are_noticed_by_every_call():
     net(A).sum().backward()
     optimizer.step()
     for use in (model, model.uncertainty):
-        with pytest.raises(QIPFInputError, match="weights have changed since fit. Fit again"):
+        with pytest.raises(QIPFInputError, match="weights or buffers have changed since fit"):
             use(A)
     net.load_state_dict(before)  # the same numbers again
     model(A)
     net.head = nn.Linear(6, 3)
-    with pytest.raises(QIPFInputError, match="weights have changed"):
+    with pytest.raises(QIPFInputError, match="weights or buffers have changed"):
         model(A)
     # in place through .data: not counted, found where the whole fingerprint is compared
     model = qipf.wrap(net, field=qipf.QIPF(bandwidth=1.0)).fit([A])
     net.head.weight.data.add_(1)
     model(A)
-    with pytest.raises(QIPFInputError, match="weights have changed"):
+    with pytest.raises(QIPFInputError, match="weights or buffers have changed"):
         model.calibrate([A])
 
 
@@ -191,3 +191,32 @@ def test_rows_of_an_example():
     assert again.shapes("n") == (
         "a of shape (n, 3), float32, more_0 of shape (n, 3), float32, more_1 of shape (), float32"
     )
+
+
+def test_a_pair_of_tensors_is_one_batch():
+    net, inputs = nn.Linear(3, 2), torch.randn(6, 3)
+    labels = torch.arange(6) % 2
+    (found,) = batches((inputs, labels), net, "fit", "reading")
+    assert found.labels is labels
+    torch.testing.assert_close(next(iter(found.inputs.tensors.values())), inputs)
+    two = list(batches((inputs, inputs), net, "fit", "reading"))  # two batches without labels
+    assert [batch.labels for batch in two] == [None, None]
+
+
+@pytest.mark.parametrize("make", [qipf.wrap, LayeredQIPF])
+@pytest.mark.parametrize(("net", "said"), [("net", "got str"), (nn.Linear, "got the class Linear")])
+def test_what_is_no_network_is_refused_at_once(make, net, said):
+    with pytest.raises(QIPFInputError, match=rf"net must be a torch.nn.Module, .*{said}"):
+        make(net)
+
+
+@pytest.mark.parametrize("make", [qipf.wrap, LayeredQIPF])
+def test_moved_statistics_of_batch_norm_are_named(make):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    inputs = torch.randn(200, 4)
+    model = make(net).fit((inputs, inputs[:, :3].argmax(1)))
+    net.train()
+    net(inputs)
+    with pytest.raises(QIPFInputError, match="a call in training mode, which moves the statistics"):
+        model(inputs)

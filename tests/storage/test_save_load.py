@@ -160,7 +160,7 @@ KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condense
 def test_every_kind_of_every_version_has_its_file():
     names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
     names |= {"features-v5", "entropy-v5", "novelty-v5"}  # new in version 5
-    names |= {f"monitor-v{version}" for version in (2, 3, 4, 5)}
+    names |= {f"monitor-v{version}" for version in (2, 3, 4, 5, 6)}
     assert {path.stem for path in STORED.glob("*.qipf")} == names
     assert set(schema.KINDS) <= {*KINDS, "features", "monitor"}
     assert load_field(STORED / "entropy-v5.qipf").score_ == "entropy"

@@ -62,7 +62,7 @@ def _read(file: IO[bytes], size: int, path: str) -> tuple[dict[str, Any], Arrays
     """Header and arrays of an open file; its numbers are read once, into the arrays."""
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > size - 8:
-        _fail(path, "it is cut short, or not a safetensors file such as qipf fit writes")
+        _fail(path, "it is cut short, or not a safetensors file, such as save() and qipf fit write")
     if length > LARGEST_HEADER:
         _fail(path, f"its header claims {length} bytes, more than {LARGEST_HEADER}")
     if size > LARGEST_FILE:

@@ -250,5 +250,8 @@ def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -
 
 def _softmax_alone(reason: str | None = None) -> tuple[dict[LayerSite, ClassField], Tensor]:
     if reason is not None:
-        warn(f"The layers are not used: {reason}. The uncertainty is that of the softmax alone.")
+        warn(
+            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone, and "
+            "the novelty that of the logits' energy, which is constant for probabilities."
+        )
     return {}, torch.ones(1, dtype=torch.float64)

@@ -44,11 +44,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     prediction of class k is a log-odds of error:
 
     .. math:: \bar p = \alpha_0\,\mathrm{softmax} + \sum_l \alpha_l\, q_l, \qquad
-              \text{uncertainty} = a + b\,\bigl(\log(1 - \bar p_k) - \log \bar p_k\bigr)
+              o = \log(1 - \bar p_k) - \log \bar p_k, \qquad
+              u = (1 - g)\Bigl(a + b\,o + \sum_l b_l\,o_l\Bigr) + g\,(a' + b'\,o)
 
-    with a and b fitted to the errors on the same inputs. The sigmoid of
-    it is the estimated probability of an error, ``model(inputs).p_error``. The novelty, from the
-    energy and the layers' densities, tells unusual inputs, right or wrong.
+    with the log-odds :math:`o_l` of the softmax and of each layer, and the probability g, by the
+    energy of the logits, that the input is far from the training data. All constants are fitted to
+    the errors on the same inputs. The sigmoid of u is the estimated probability of an error,
+    ``model(inputs).p_error``. The novelty, from the energy and the layers' densities, tells unusual
+    inputs, right or wrong.
 
     Parameters
     ----------

@@ -132,6 +132,11 @@ def checked_copies(
     copies: Mapping[str, tuple[Features, Any]], like: Predictions, count: int, held_out: bool
 ) -> dict[str, Predictions]:
     """Perturbed copies of `count` examples each, which have the layers of `like`."""
+    if not isinstance(copies, Mapping):
+        raise QIPFInputError(
+            "perturbed must be a dict of (features, logits) by the name of the perturbation, got "
+            f"{type(copies).__name__}."
+        )
     if "clean" in copies:
         raise QIPFInputError(
             "A perturbed copy is named 'clean', which is the name of the examples themselves. "

@@ -48,6 +48,9 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 }
 
 
+#: Largest mean of a layer's outputs: differences from it must not overflow.
+LARGEST = 1e30
+
 #: Arrays of the uncertainty and the novelty. A file has neither if these were not fitted, as in
 #: earlier versions.
 SCORES = ("error_model", "novelty_model")
@@ -187,6 +190,8 @@ def _field(path: str, layer: dict[str, Any], number: int, arrays: Arrays) -> Cla
     found = [arrays[f"{name} {number}"] for name in LAYER_ARRAYS]
     mean, directions, embeddings, counts, labels, examples = found
     (size, dimension), classes = embeddings.shape, layer["classes"]
+    if np.abs(mean).max() > LARGEST:
+        refuse(path, f"the means of its layer {number} are beyond {LARGEST:g}")
     if directions.shape != (len(mean), dimension) or {*map(len, found[3:])} != {size}:
         refuse(path, f"its arrays of layer {number} do not fit each other")
     longest = np.square(embeddings, dtype=np.float64).sum(1).max()

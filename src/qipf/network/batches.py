@@ -33,6 +33,8 @@ def batches(
             f"{purpose} needs an iterable of batches, such as a DataLoader, got "
             f"{type(loader).__name__}."
         )
+    if _is_one_batch(loader):
+        loader = [loader]
     labelled: bool | None = None
     total = length_hint(loader) or None
     for number, batch in enumerate(progress(loader, description, total)):
@@ -44,6 +46,15 @@ def batches(
             )
         labelled = labels is not None
         yield Batch(number, arguments(net, (inputs,)), labels)
+
+
+def _is_one_batch(loader: Iterable[Any]) -> bool:
+    """Whether it is a pair of inputs and labels, not batches."""
+    if not isinstance(loader, tuple) or len(loader) != 2:
+        return False
+    inputs, labels = loader
+    tensors = isinstance(inputs, Tensor) and isinstance(labels, Tensor)
+    return tensors and inputs.ndim > 1 and labels.ndim == 1 and len(inputs) == len(labels)
 
 
 def _unpacked(batch: Any) -> tuple[Any, Any]:

@@ -142,8 +142,9 @@ def unchanged(net: nn.Module, fitted: str | None) -> str:
     now = fingerprint(net)
     if fitted is not None and fitted != now:
         raise QIPFInputError(
-            "The network's weights have changed since fit. Fit again, or load the weights it was "
-            "fitted with."
+            "The network's weights or buffers have changed since fit: by training, or by a call in "
+            "training mode, which moves the statistics of batch norm. Fit again, or load the "
+            "weights it was fitted with."
         )
     return now
 

@@ -53,6 +53,9 @@ class NetworkModel(CalibrationMixin, ABC):
     net: nn.Module
 
     def __init__(self, net: nn.Module) -> None:
+        if net is not None and not isinstance(net, nn.Module):  # None: a file is only described
+            kind = f"the class {net.__name__}" if isinstance(net, type) else type(net).__name__
+            raise QIPFInputError(f"net must be a torch.nn.Module, got {kind}.")
         self.net = net
         self.fitted_with: str | None = None  # fingerprint of the network's weights at `fit`
         self._versions: tuple[tuple[int, int], ...] | None = None  # when that was last compared
