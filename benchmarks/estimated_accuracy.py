@@ -78,7 +78,7 @@ def table(rows: list[Row]) -> str:
     """Mean absolute errors in points by network, and shares of intervals that hold."""
     lines = [
         "| network | seeds | estimate | without predicted classes | mean confidence | thresholded "
-        "confidence | reliable windows | others | intervals that hold on mild shift |",
+        "confidence | reliable windows | others | intervals that hold, reliable and mild shift |",
         "| --- |" + " --- |" * 8,
     ]
     means = []
@@ -89,7 +89,7 @@ def table(rows: list[Row]) -> str:
         reliable = np.array([row["reliable"] == "True" for row in own])
         holds = np.array([float(r["low"]) <= float(r["accuracy"]) <= float(r["high"]) for r in own])
         clean = {r["seed"]: float(r["accuracy"]) for r in own if r["corruption"] == CLEAN}
-        mild = truth >= np.array([clean[row["seed"]] for row in own]) - MILD
+        mild = reliable & (truth >= np.array([clean[row["seed"]] for row in own]) - MILD)
         means.append([off[k].mean() for k in ESTIMATES])
         inside = f"{holds[mild].sum()} of {mild.sum()}"
         numbers = [*means[-1], off["estimate"][reliable].mean(), off["estimate"][~reliable].mean()]

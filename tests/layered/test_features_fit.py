@@ -50,6 +50,8 @@ def test_perturbed_copies_are_used_and_told():
 def test_a_copy_cannot_be_named_clean():
     with pytest.raises(QIPFInputError, match="'clean', which is the name of the examples"):
         FeatureQIPF().fit(*TRAIN, perturbed={"clean": TRAIN[:2]})
+    with pytest.raises(QIPFInputError, match="perturbed must be a dict of .features, logits."):
+        FeatureQIPF().fit(*TRAIN, perturbed=[1])
 
 
 @pytest.mark.slow
