@@ -323,8 +323,10 @@ def test_the_classes_of_predictions_are_heard_unless_they_may_shift(rng):
     assert estimate_accuracy(pixels, held_out).surplus is None
 
 
-def test_the_interval_of_log_odds_by_hand(rng):
+@pytest.mark.parametrize("informed", [True, False])
+def test_the_interval_of_log_odds_by_hand(rng, informed):
     odds, wrong, _ = log_odds_case(rng, 400)
+    wrong = wrong if informed else rng.permutation(wrong)
     window = log_odds_case(rng, 60)[0]
     found = AccuracyEstimator(odds, wrong, "log_odds").estimate(window, 0.9)
     rate = (wrong.sum() + 0.5) / 401
@@ -332,7 +334,10 @@ def test_the_interval_of_log_odds_by_hand(rng):
     p = expit(window + constant)
     assert found.accuracy == pytest.approx(1 - p.mean(), abs=1e-9)
     z = norm.ppf(0.95)
-    variance = (p * (1 - p)).mean() / 60 + rate * (1 - rate) / 400
+    missed = ((expit(odds + constant) - wrong) ** 2).mean()
+    assert (missed > rate * (1 - rate)) == (not informed)
+    on_window, held_out = (max(v, missed) for v in ((p * (1 - p)).mean(), rate * (1 - rate)))
+    variance = on_window / 60 + held_out / 400
     margin = z * np.sqrt(variance) + z**2 / 800 + 1 / 120
     assert found.high == pytest.approx(min(1, found.accuracy + margin), abs=1e-9)
     assert found.low == pytest.approx(found.accuracy - margin, abs=1e-9)

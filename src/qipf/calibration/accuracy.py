@@ -162,6 +162,8 @@ class AccuracyEstimator:
         if method == "log_odds":
             self._rate = (float(held_out.wrong.sum()) + 0.5) / (self.held_out + 1)
             self._constant = _likeliest_constant(held_out.scores, self._rate)
+            p = expit(held_out.scores + self._constant)
+            self._residual = float(np.square(p - held_out.wrong).mean())
         else:
             steps = _threshold if method == "threshold" else _isotonic
             self._steps = steps(held_out.scores, held_out.wrong)
@@ -233,8 +235,10 @@ class AccuracyEstimator:
     def _by_odds(self, values: NDArray[np.float64], novel: float | None) -> tuple[float, float]:
         usual = novel is None or novel <= RELIABLE
         p = expit(values + (self._constant if usual else 0.0))
-        from_held_out = self._rate * (1.0 - self._rate) / self.held_out
-        return 1.0 - float(p.mean()), float((p * (1.0 - p)).mean()) / len(p) + from_held_out
+        # probabilities that tell errors badly vary besides: what they missed on the held-out set
+        from_held_out = max(self._rate * (1.0 - self._rate), self._residual) / self.held_out
+        on_window = max(float((p * (1.0 - p)).mean()), self._residual) / len(p)
+        return 1.0 - float(p.mean()), on_window + from_held_out
 
     def _novel(self, novelty: NDArray[np.float64] | None) -> NDArray[np.bool_] | None:
         """Which inputs are more novel than most held-out ones; NaN is novel."""
