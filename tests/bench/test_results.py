@@ -64,6 +64,13 @@ def test_a_broken_line_in_the_midst_is_refused(tmp_path):
     )
 
 
+def test_a_file_of_another_kind_is_named_as_such(tmp_path):
+    path = tmp_path / "model.qipf"
+    path.write_bytes(b"\x80\x01{}\nmore\nlines\n")
+    with pytest.raises(QIPFInputError, match="is not a run's results. A model's page is made by"):
+        read_results(path)
+
+
 def test_a_full_disk_leaves_no_half_line(tmp_path, monkeypatch):
     log = ResultLog(tmp_path / "results.jsonl")
     log.append(line(1))

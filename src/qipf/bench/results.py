@@ -140,6 +140,10 @@ def _parsed(path: Path, content: bytes) -> tuple[list[Record], int]:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines) - 1 and not lines[-1]:
                 break  # the last line: a power cut can leave its place filled with zeros
+            if number == 1 and not records and not line.lstrip().startswith(b"{"):
+                raise QIPFInputError(
+                    f"{path} is not a run's results. A model's page is made by qipf report --model."
+                ) from error
             raise QIPFInputError(
                 f"{path}, line {number}: not a result ({type(error).__name__}). "
                 "Delete that line, and its task will be done again."

@@ -198,7 +198,8 @@ def _line(report: "Report") -> str:
     ]
     if accuracy is not None:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"
-        parts.append(f"accuracy {accuracy.accuracy:.1%} ({interval})")
+        doubt = ", probably too high" if verdict.alarm else ""
+        parts.append(f"accuracy {accuracy.accuracy:.1%} ({interval}{doubt})")
     parts.append(f"{window.abstained:,} of {window.count:,} abstained")
     if verdict.start is not None and verdict.start.ks_p_value <= 0.01:
         parts.append(f"the first window differs (p {verdict.start.ks_p_value:.2g})")
