@@ -36,6 +36,8 @@ package: $(READY)
 	$(PYTHON) -m venv build/fresh
 	build/fresh/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	build/fresh/bin/python -I tools/try_wheel.py
+	build/fresh/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*.tar.gz
+	build/fresh/bin/python -I tools/try_wheel.py
 	build/fresh/bin/qipf --help > /dev/null
 	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tools/try_wheel.py
 

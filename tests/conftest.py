@@ -7,11 +7,14 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with i
 os.environ.setdefault("QIPF_QUIET", "1")  # lines after ten seconds, on a busy machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run in several processes, one a core
 
+import hypothesis
 import matplotlib
 import numpy as np
 import pytest
 import torch
 
+hypothesis.settings.register_profile("no deadline", deadline=None)  # no test depends on time
+hypothesis.settings.load_profile("no deadline")
 matplotlib.use("Agg")
 torch.set_num_threads(1)
 

@@ -115,7 +115,8 @@ class AccuracyEstimator:
     counts :math:`n_k` and shares :math:`v_k` of the window,
     :math:`V = \sum_k v_k r_k (1-r_k)/m + \sum_k v_k^2 r_k(1-r_k)/n_k`. Half an error and half a
     success are added to all rates in the variance. For log-odds with probabilities :math:`p_i`,
-    :math:`V = \sum_i p_i (1-p_i)/m^2 + e(1-e)/n` with the held-out error rate e.
+    :math:`V = \max(\overline{p_i (1-p_i)}, R)/m + \max(e(1-e), R)/n` with the held-out error rate e
+    and the mean square R of what the probabilities missed on the held-out set.
 
     Parameters
     ----------

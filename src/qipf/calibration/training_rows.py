@@ -24,6 +24,9 @@ COARSER = 64
 #: Largest share of the calibration rows that may be training rows, and fewest that prove it.
 LARGEST_SHARE, FEWEST_EQUAL = 0.2, 3
 
+#: Share of distinct sampled rows that are found only if all training rows are given.
+NEARLY_ALL = 0.9
+
 
 class TrainingSample(NamedTuple):
     """A uniform sample of the training rows."""
@@ -38,7 +41,8 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     The number of calibration rows that equal a row of the sample is compared with the number
     expected by chance: rows of few distinct values are often equal, such as the margins of boosted
     trees, and so are many rows of a single number. What exceeds chance by five standard errors, of
-    the count and of the estimate of chance, is scaled up to all training rows.
+    the count and of the estimate of chance, is scaled up to all training rows. The error of that
+    estimate does not matter where nearly all rows of the sample are distinct and are found.
     """
     sample = training.rows.detach().double().cpu().numpy()
     given = rows.detach().double().cpu().numpy()
@@ -53,6 +57,9 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     excess = _share_in(given, sample) * len(given) - chance
     share = excess / len(given) * training.total / len(sample)
     deviation = (chance + (len(given) * error) ** 2) ** 0.5
+    distinct = (_equal_rows(sample) == 1).mean()
+    if min(distinct, _share_in(sample, given)) > NEARLY_ALL:  # by chance never, however few
+        deviation = chance**0.5
     if excess >= FEWEST_EQUAL + 5 * deviation and share > LARGEST_SHARE:
         raise QIPFInputError(
             f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "

@@ -192,8 +192,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         """Explain each prediction's uncertainty; ``print(model.explain(inputs)[0])``.
 
         Every `Explanation` has the posteriors of the softmax and the layers, their shares of the
-        uncertainty, and the `nearest` training examples of the predicted class and of its rival in
-        the layer with the largest share, by their positions in the loader.
+        mixture's probability against the predicted class, the terms of both scores, and the
+        `nearest` training examples of the predicted class and of its rival in the layer with the
+        largest share, by their positions in the loader.
         """
         require_positive_integer(nearest, "nearest")
         found = self._evaluate(self._arguments((inputs,), {}))

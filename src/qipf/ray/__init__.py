@@ -1,6 +1,6 @@
 """Scoring and fitting on a Ray cluster, for data that one machine cannot hold.
 
-Ray (``pip install 'qipf[ray]'``) is imported when it is first needed. Where no cluster is
+Ray (the extra ``ray``) is imported when it is first needed. Where no cluster is
 connected, one is started on this machine and ended afterwards.
 """
 

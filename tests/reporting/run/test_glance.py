@@ -74,7 +74,7 @@ def test_the_numbers_are_the_runs(tiny_run):
     assert found.delay == np.median(delays)
 
     summary = summarise(run.records, ("roc_auc",), "all")
-    text = plain(glance_html(run, summary, 5, streams))
+    text = plain(glance_html(run, summary, run, streams))
     assert f"{found.line.accuracy:.1%} right" in text
     assert f"{100 * best.roc_auc:.0f} of 100 cases; guessing gives 50" in text
     assert "It is the highest of 5 methods" in text
@@ -88,7 +88,7 @@ def test_a_run_of_out_of_distribution_sets_has_one_card(tmp_path):
     records = [result("cifar10_lenet", "svhn", 0, m, v, seed=0) for m, v in values.items()]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     run = Run(tmp_path)
-    text = plain(glance_html(run, summarise(records, ("roc_auc",), "all"), 2, {}))
+    text = plain(glance_html(run, summarise(records, ("roc_auc",), "all"), run, {}))
     assert "Are unusual inputs found? 99.7 of 100" in text
     assert "qipf finds the out-of-distribution one more uncertain in 99.7 of 100 cases" in text
     for absent in ("How good", "accepted without review", "drift"):

@@ -72,10 +72,13 @@ class Glance:
         return median(delays) if delays else None
 
 
-def glance_html(run: Run, summary: Summary, methods: int, lines: Timelines) -> Markup:
-    """The section; `methods` were measured."""
+def glance_html(run: Run, summary: Summary, measured: Run, lines: Timelines) -> Markup:
+    """The section; `measured` has all methods, also those that rank alike."""
+    methods: dict[str, set[str]] = {}
+    for record in measured.records:
+        methods.setdefault(record["network"], set()).add(record["method"])
     found = {
-        (line.network,): glance(run, line, summary.tables[0], methods, lines)
+        (line.network,): glance(run, line, summary.tables[0], len(methods[line.network]), lines)
         for line in summary.networks
     }
     return render("run.html", "glance", found=found, level_text=level_text)

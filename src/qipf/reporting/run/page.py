@@ -44,7 +44,7 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
     summary = summarise(shown.records, run.metrics, shown.methods)
     lines = timelines(shown)
     sections = [
-        Section("Summary", glance_html(shown, summary, len(run.methods), lines)),
+        Section("Summary", glance_html(shown, summary, run, lines)),
         Section("Methods compared", summary_html(shown, summary, equal.values())),
         Section("Tables", tables_html(summary)),
         Section("Severity curves", severity_html(shown)),
