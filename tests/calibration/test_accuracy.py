@@ -270,7 +270,7 @@ def test_predictions_in_surplus_are_counted_as_wrong(rng):
     estimator = AccuracyEstimator(doubt, wrong, class_counts=counts)
     without = usual.estimate(doubt, predicted=np.zeros(1000))  # it knows no held-out shares
     collapsed = estimator.estimate(doubt, predicted=np.zeros(1000))
-    p = counts / 1000
+    p = (counts + np.array([1000, 0, 0]) + 0.5) / 2001.5
     rho = -np.sqrt(np.outer(p, p) / np.outer(1 - p, 1 - p))
     np.fill_diagonal(rho, 1)
     sigma = np.sqrt(p * (1 - p) * (1 / 1000 + 1 / 1000))
@@ -286,7 +286,7 @@ def test_predictions_in_surplus_are_counted_as_wrong(rng):
 
 
 def test_a_surplus_by_chance_is_rare(rng):
-    for classes, window in ((2, 50), (10, 200), (150, 1000)):
+    for classes, window in ((2, 50), (10, 200), (150, 1000), (2000, 1000), (2000, 5000)):
         shares = rng.dirichlet(np.full(classes, 3.0))
         found = []
         for _ in range(400):

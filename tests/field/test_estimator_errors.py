@@ -89,6 +89,7 @@ def test_large_finite_numbers_are_not_taken_for_infinite(field):
         ({"orders": ()}, "orders must be integers of at least 1"),
         ({"orders": 3}, "orders must be integers of at least 1"),
         ({"orders": (p for p in (1, 2))}, "orders must be integers of at least 1"),
+        ({"softening": 10**400}, "softening must be a number from 0 to 1e+100, got 1000000"),
         ({"softening": "0.1"}, "softening must be a number from 0 to 1e+100, got '0.1'."),
         ({"bandwidth": True}, "got True."),
         ({"bandwidth": 1e300}, "between 1e-100 and 1e100, got 1e+300."),
@@ -203,6 +204,7 @@ def test_tensors_without_data_are_rejected(train, field):
         lambda: QIPF().fit(train, wrong=meta.bool()),
         lambda: field.uncertainty(torch.zeros(2, 10, device="meta")),
         lambda: qipf.Calibration(meta),
+        lambda: qipf.coreset(torch.zeros(9, 2, device="meta"), 2, bandwidth=1.0),
     ):
         with pytest.raises(QIPFInputError, match=message):
             call()

@@ -25,6 +25,9 @@ NOVEL, RELIABLE = 0.05, 0.15
 #: Standard deviations up to which a surplus is put down to chance.
 BY_CHANCE = 2.0
 
+#: Predictions that are added to the count of each class, where chance is estimated.
+RARE = 0.5
+
 #: Largest constant that is added to log-odds.
 LARGEST = 20.0
 
@@ -314,7 +317,8 @@ def _surplus(
     m, n = int(window.sum()), int(held_out.sum())
     if m == 0:
         return 0.0
-    share = held_out / n
+    # shares of both together: rare classes are missing in one of them, and vary all the same
+    share = (window + held_out + RARE) / (m + n + RARE * len(held_out))
     variance = share * (1.0 - share)
     # |X|, |Y| of two normal numbers have about the correlation ρ², here p_c p_d / (1-p_c)(1-p_d)
     with_others = share**1.5 / np.sqrt(np.maximum(1.0 - share, 1 / n))
@@ -322,7 +326,7 @@ def _surplus(
     mean = math.sqrt(2 / math.pi) * np.sqrt(variance).sum()
     deviation = math.sqrt((1 - 2 / math.pi) * (variance.sum() + covariance))
     chance = (mean + BY_CHANCE * deviation) * math.sqrt(1 / m + 1 / n)
-    difference = np.abs(window / m - share).sum()
+    difference = np.abs(window / m - held_out / n).sum()
     return max(0.0, float(difference - chance) / 2)
 
 

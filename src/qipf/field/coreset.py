@@ -23,7 +23,7 @@ from qipf.field.coreset_fit import fit_coreset
 from qipf.field.engines.base import checked_bandwidth
 from qipf.field.kernel import Coreset
 from qipf.field.kmeans import kmeans
-from qipf.validation.arrays import as_given, require_finite
+from qipf.validation.arrays import as_given, require_data, require_finite
 from qipf.validation.parameters import require_positive_integer
 
 #: A stream holds this many rows, or bytes of them, before it condenses them.
@@ -203,6 +203,7 @@ def _concatenate(parts: Sequence[Coreset]) -> Coreset:
 
 def _checked_points(points: Any, fewest: int = 1) -> Tensor:
     rows = points.detach() if isinstance(points, Tensor) else torch.as_tensor(np.asarray(points))
+    require_data(rows, "points")
     if rows.ndim != 2 or rows.shape[1] == 0 or rows.shape[0] < fewest:
         raise QIPFInputError(
             f"points must have shape (n, d) with n, d ≥ 1, got {tuple(rows.shape)}."

@@ -205,10 +205,13 @@ def checked_orders(orders: object) -> tuple[int, ...]:
 
 def checked_softening(softening: object) -> float:
     """Softening ε ≥ 0 as a float; zero gives the exact modes with their poles."""
-    value = float(softening) if isinstance(softening, Real) else math.nan
+    try:
+        value = float(softening) if isinstance(softening, Real) else math.nan
+    except OverflowError:  # integers and fractions beyond floats
+        value = math.inf
     if not 0.0 <= value <= LARGEST_SOFTENING:
         raise QIPFInputError(
-            f"softening must be a number from 0 to {LARGEST_SOFTENING:g}, got {softening!r}. "
+            f"softening must be a number from 0 to {LARGEST_SOFTENING:g}, got {softening!r:.80}. "
             "0 gives the exact modes."
         )
     return value
