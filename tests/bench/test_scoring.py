@@ -155,6 +155,8 @@ def test_a_suite_may_take_a_random_part_of_the_test_inputs(tmp_path):
     predicted = Batch.of(bench.network, bench.dataset.test_images[rows]).predicted
     right = (predicted == bench.dataset.test_labels[rows]).double().mean()
     assert record["accuracy"] == pytest.approx(float(right))
+    other = NetworkBench(Setting(replace(suite, seed=1), tmp_path, "cpu"), "tiny_mlp")
+    assert torch.equal(other.test_labels, bench.test_labels)  # the same for every seed
 
 
 def test_sentences_are_corrupted_before_they_are_tokens(tmp_path):

@@ -69,6 +69,16 @@ def test_a_saved_monitor_of_both_continues(tmp_path):
     assert expected.score == "novelty"
 
 
+def test_evidence_that_alarms_one_score_alone_is_no_alarm_of_both(tmp_path):
+    """A p-value between alpha / 2 and alpha: also a file of it is read."""
+    calibration, uncertainty, novelty = streams(3, ("novelty",))
+    single = ShiftMonitor(calibration, score="novelty").update_scores(uncertainty, novelty)
+    both = ShiftMonitor(calibration, alpha=1.5 * single.p_value)
+    assert not both.update_scores(uncertainty, novelty).alarm
+    both.save(tmp_path / "state")
+    assert not ShiftMonitor.load(tmp_path / "state", calibration).verdict().alarm
+
+
 def test_a_single_score_can_be_chosen():
     calibration, uncertainty, novelty = streams(0, ("novelty",))
     alone = ShiftMonitor(calibration, score="uncertainty").update_scores(uncertainty)
