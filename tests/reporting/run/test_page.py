@@ -97,11 +97,15 @@ def test_half_a_run_has_a_page_too(tiny_run, tmp_path):
         (tmp_path / "results.jsonl").write_text("".join(lines[:count]))
         text = plain(run_page(Run(tmp_path)))
         assert "tiny_mlp is left out: " in text
-        assert text.count("The run kept no uncertainties") == 4
+        assert "The run kept no uncertainties" not in text
+        assert (
+            "so these parts are left out: Risk and coverage, Certified thresholds, Shift timeline, "
+            "Accuracy without labels." in text
+        )
     (tmp_path / "results.jsonl").write_text(lines[0])
     text = plain(run_page(Run(tmp_path)))
     assert "There is no comparison yet" in text
-    assert "Only clean images were classified" in text
+    assert "There are no levels of corruption" in text
 
 
 @pytest.mark.slow
@@ -131,3 +135,11 @@ def test_out_of_distribution_sets_have_tables_and_a_note_but_no_curves(tmp_path,
     text = plain(run_page(run))
     assert note in text
     assert len(summarise(records, ["fpr95"], "all").tables[0].contests.rows) == 2
+
+
+def test_the_page_of_other_data_sets_says_so(tiny_run, tmp_path):
+    records = [json.loads(line) for line in (tiny_run / "results.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**r, "corruption": "svhn", "level": 0.0}) for r in records[:3]]
+    (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
+    assert "tell inputs of other data sets from the clean test" in plain(run_page(Run(tmp_path)))
+    assert "tell inputs of other data sets" not in plain(run_page(Run(tiny_run)))

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from qipf.bench.datasets import UNSEEN_SETS
+from qipf.bench.suites import CLEAN
 from qipf.reporting.page import Section, checked_page, page_html, write_page
 from qipf.reporting.run.decision_sections import accuracy_html, rules_html, timeline_html, timelines
 from qipf.reporting.run.gallery import gallery_html
@@ -33,6 +35,17 @@ def write_run_report(
     return write_page(output, run_page(Run(*given), data))
 
 
+#: What a page is about, by the inputs of its run.
+ON_CORRUPTED = (
+    "How well different uncertainty scores separate a network's wrong predictions from its right "
+    "ones, as the test inputs are corrupted more and more."
+)
+ON_UNSEEN = "How well different scores tell inputs of other data sets from the clean test inputs."
+
+#: How the templates of sections that need such scores begin without them.
+NO_SCORES = "The run kept no uncertainties"
+
+
 def run_page(run: Run, data: Path | str | None = None) -> str:
     """The page of a run, as text: methods from the best to the worst, equal ones once."""
     table = summarise(run.records, ("roc_auc",), "all").tables[0]
@@ -57,10 +70,16 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
         Section("Methods explained", methods_html(ranking)),
         Section("How it was made", origin_html(run, summary)),
     ]
-    lead = (
-        "How well different uncertainty scores separate a network's wrong predictions from its "
-        "right ones, as the test images are corrupted more and more."
-    )
+    empty = [section for section in sections if NO_SCORES in section.body]
+    shifts = {record["corruption"] for record in run.records} - {CLEAN}
+    lead = ON_UNSEEN if shifts and shifts <= set(UNSEEN_SETS) else ON_CORRUPTED
+    if empty:
+        names = ", ".join(section.heading for section in empty)
+        lead += (
+            f" The run kept no scores of single predictions, so these parts are left out: {names}."
+        )
     return page_html(
-        f"Uncertainty of single predictions: {', '.join(run.networks)}", sections, lead
+        f"Uncertainty of single predictions: {', '.join(run.networks)}",
+        [section for section in sections if section not in empty],
+        lead,
     )
