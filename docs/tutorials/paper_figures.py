@@ -45,15 +45,15 @@ axis.legend(ncols=4, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.25))
 #
 # ## The potential of two classes
 #
-# Two clouds of points as the logits of two classes: the potential is a landscape with a valley at
+# Two groups of points as the logits of two classes: the potential is a landscape with a valley at
 # each class and a ridge between them.
 
 # %%
 random = np.random.default_rng(0)
-clouds = np.concatenate(
+points = np.concatenate(
     [random.normal((-2, 0), 0.6, (300, 2)), random.normal((2, 0.5), 0.6, (300, 2))]
 )
-field = qipf.QIPF(bandwidth="silverman", reduction="random").fit(clouds)
+field = qipf.QIPF(bandwidth="silverman", reduction="random").fit(points)
 x, y = np.meshgrid(np.linspace(-5, 5, 120), np.linspace(-3.5, 4, 90))
 places = np.stack([x.ravel(), y.ravel()], 1)
 fig, axes = plt.subplots(1, 3, figsize=(10, 2.9))
@@ -65,7 +65,7 @@ drawn = {
 for axis, (name, values) in zip(axes, drawn.items(), strict=True):
     values = np.clip(values, np.quantile(values, 0.05), np.quantile(values, 0.95))
     axis.contourf(x, y, values.reshape(x.shape), levels=20, cmap="magma")
-    axis.scatter(*clouds.T, s=1, color="white", alpha=0.5)
+    axis.scatter(*points.T, s=1, color="white", alpha=0.5)
     axis.set_title(name)
     axis.set_axis_off()
 

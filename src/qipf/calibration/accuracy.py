@@ -111,7 +111,7 @@ class AccuracyEstimator:
     The interval for the window's true accuracy extends :math:`z\sqrt V + z^2/2n + 1/2m` to both
     sides, V being the variance of the estimate's error on the window and from the held-out set. The
     second term is that of bounds on small counts, such as Wilson's: where few held-out predictions
-    are misjudged, the normal interval alone is too short. If a share :math:`q` of the :math:`m`
+    are misclassified, the normal interval alone is too short. If a share :math:`q` of the :math:`m`
     predictions of the window is counted as wrong, and among the :math:`n` held-out ones a share
     :math:`a` of those counted as wrong was correct and a share :math:`b` of the others wrong,
     :math:`V = (qa + (1-q)b)(1/m + 1/n)`. For isotonic steps with error rates :math:`r_k`, held-out

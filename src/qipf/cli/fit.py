@@ -117,9 +117,9 @@ def fit(
         raise QIPFInputError(f"{option} needs held-out logits: add --calibrate HELD_OUT.")
     fit_table(field, table)
     calibration: dict[str, Any] = {}
-    told = ""
+    about = ""
     if held_out is not None:
-        calibration, told = calibrate_field(field, held_out, max_risk)
+        calibration, about = calibrate_field(field, held_out, max_risk)
     save(field, output)
     result = {
         "output": output,
@@ -136,7 +136,7 @@ def fit(
         f"{result['dimension']} logits, bandwidth {result['bandwidth']:.4g} "
         f"({result['bandwidth_criterion']})"
     )
-    print_result(as_json, result, f"{text}, {told}" if told else text)
+    print_result(as_json, result, f"{text}, {about}" if about else text)
 
 
 def _orders(text: str) -> list[int]:

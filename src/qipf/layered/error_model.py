@@ -184,7 +184,7 @@ def fit_error_model(
     wrong: Tensor,  # (n,) booleans
     perturbed: Tensor,  # (n,) booleans
 ) -> ErrorModel | None:
-    """The uncertainty that is fitted to the errors; None if they cannot be told apart.
+    """The uncertainty that is fitted to the errors; None if they cannot be distinguished.
 
     The regressions near and far are fitted with the rows' probabilities of being there, and then
     both are scaled alike to the likeliest log-odds on all rows.

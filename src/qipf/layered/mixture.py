@@ -170,7 +170,7 @@ class TuningPosteriors:
     def gains(self) -> list[float]:
         """ROC-AUC of errors by the uncertainty minus that by the softmax, for sets with errors.
 
-        Weights and uncertainty are fitted on one half of the examples and judged on the other.
+        Weights and uncertainty are fitted on one half of the examples and evaluated on the other.
         """
         found = []
         for half in (0, 1):

@@ -237,22 +237,22 @@ class ShiftMonitor:
         accuracy = None
         if self._accuracy is not None and len(state.uncertainty):
             accuracy = self._accuracy.estimate(state.uncertainty)
-        told, peak = state.speaking, max(test.martingale.peak for test in state.tests)
+        leading, peak = state.speaking, max(test.martingale.peak for test in state.tests)
         count = len(state.tests)
         windows = [test.window(state.abstained_recent) for test in state.tests]
         starts = [test.start for test in state.tests if test.start is not None]
         return Verdict(
             seen=state.seen,
             abstained=state.abstained,
-            log_evidence=told.martingale.log_evidence - math.log(count),
+            log_evidence=leading.martingale.log_evidence - math.log(count),
             p_value=min(1.0, count * math.exp(-peak)),
-            alarm=told.alarm is not None,
-            alarm_at=None if told.alarm is None else told.alarm.at,
-            change_point=None if told.alarm is None else told.alarm.change_point,
+            alarm=leading.alarm is not None,
+            alarm_at=None if leading.alarm is None else leading.alarm.at,
+            change_point=None if leading.alarm is None else leading.alarm.change_point,
             window=_most_different(windows),
             start=_most_different(starts) if starts else None,
             accuracy=accuracy,
-            score=told.score,
+            score=leading.score,
         )
 
     def plot(self, ax: Any = None, **style: Any) -> Any:

@@ -205,9 +205,9 @@ def _restored(path: str, header: Mapping[str, Any], arrays: Arrays, test: ScoreT
         refuse(path, "its counts do not add up")
     p_values = test.p_values.copy()
     p_values.counts = counts.astype(np.int64)
-    martingale, told = _martingale(path, own, seen), header["tests"][test.score]
-    martingale.trail = _trail(path, told["trail"], own, seen)
-    alarm = _alarm(path, told["alarm"], seen)
+    martingale, entry = _martingale(path, own, seen), header["tests"][test.score]
+    martingale.trail = _trail(path, entry["trail"], own, seen)
+    alarm = _alarm(path, entry["alarm"], seen)
     level = math.log(len(header["tests"])) - math.log(header["alpha"])
     if (alarm is not None) != (martingale.peak >= level):
         refuse(path, "its alarm does not agree with its evidence")
@@ -217,7 +217,7 @@ def _restored(path: str, header: Mapping[str, Any], arrays: Arrays, test: ScoreT
         martingale=martingale,
         recent=_array(path, own, "recent", min(seen, window)),
         alarm=alarm,
-        start=_start(path, told["start"], test.score, seen, window),
+        start=_start(path, entry["start"], test.score, seen, window),
     )
 
 

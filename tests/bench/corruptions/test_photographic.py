@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from qipf.bench.corruptions import CORRUPTIONS, UNRELATED, corrupt
-from qipf.bench.corruptions.weather import clouds
+from qipf.bench.corruptions.weather import smooth_noise
 from qipf.errors import QIPFInputError
 from qipf.layered.perturbations import FOR_IMAGES
 
@@ -131,8 +131,8 @@ def test_fog_and_snow_brighten_dark_images_and_frost_lies_on_ridges():
     assert float(frost.median()) < 0.3
 
 
-def test_clouds_are_centred_noise_of_their_own_for_each_image():
-    found = clouds(torch.zeros(50, 1, 32, 32), (2, 4, 8))
+def test_smooth_noise_is_centred_and_its_own_for_each_image():
+    found = smooth_noise(torch.zeros(50, 1, 32, 32), (2, 4, 8))
     assert found.shape == (50, 1, 32, 32)
     assert float(found.mean()) == pytest.approx(0.5, abs=0.05)
     assert len({round(float(image.mean()), 6) for image in found}) == 50

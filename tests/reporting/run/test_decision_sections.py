@@ -149,10 +149,9 @@ def test_a_limit_that_is_exceeded_is_marked(monkeypatch, clean):
 
 
 def test_runs_without_scores_or_with_few_have_no_rules(rng):
-    missing = "The run kept no uncertainties of clean images (--no-keep-scores), or too few"
     few = {0.0: ({"qipf": rng.random(19)}, np.zeros(19, bool))}
     for run in (stored_run(), stored_run(none=few)):
-        assert missing in plain(rules_html(run))
+        assert not rules_html(run).strip()
     enough = {0.0: ({"qipf": rng.random(20)}, np.zeros(20, bool))}
     text = plain(rules_html(stored_run(none=enough)))
     assert "There are 10 held-out predictions; 299 are needed" in text
@@ -263,11 +262,9 @@ def test_a_method_that_was_not_measured_is_left_out(rng):
     assert all(math.isfinite(float(text)) for text in cells(page, "Mean absolute error")[0][1:])
 
 
-def test_sections_without_data_name_what_they_need(rng):
+def test_sections_without_data_are_empty(rng):
     kept = {0.0: scored(rng.random(100))}
     others = {0.0: ({"energy": rng.random(100)}, np.zeros(100, bool))}
     for run in (stored_run(), stored_run(none=kept), stored_run(none=others, shear=others)):
-        assert "It also needs qipf_plus or qipf, and a corruption." in plain(timeline_html(run))
-        assert "It also needs a corruption, and qipf_plus, qipf or softmax." in plain(
-            accuracy_html(run)
-        )
+        assert not timeline_html(run).strip()
+        assert not accuracy_html(run).strip()

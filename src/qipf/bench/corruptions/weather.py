@@ -14,7 +14,7 @@ from qipf.bench.corruptions.registry import register
 def fog(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     """White veils of varying thickness, on average 0.2, 0.35, 0.5, 0.6 or 0.7 of the light."""
     share = strength("fog", severity, (0.2, 0.35, 0.5, 0.6, 0.7))
-    veil = (2 * share * clouds(images, (2, 4, 8))).clamp(max=0.95)
+    veil = (2 * share * smooth_noise(images, (2, 4, 8))).clamp(max=0.95)
     return _finished(images * (1 - veil) + 0.95 * veil, images)
 
 
@@ -22,7 +22,7 @@ def fog(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
 def frost(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     """Pale crystals along the ridges of noise over a darkened image."""
     share = strength("frost", severity, (0.35, 0.5, 0.65, 0.8, 0.95))
-    ridges = 1 - (2 * clouds(images, (4, 8, 16)) - 1).abs()
+    ridges = 1 - (2 * smooth_noise(images, (4, 8, 16)) - 1).abs()
     crystals = ridges**4
     pale = torch.full((1, images.shape[1], 1, 1), 0.92)
     if images.shape[1] == 3:
@@ -48,7 +48,7 @@ def snow(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     return _finished(base + fallen, images)
 
 
-def clouds(images: Tensor, sizes: tuple[int, ...]) -> Tensor:  # (N, 1, H, W) in [0, 1]
+def smooth_noise(images: Tensor, sizes: tuple[int, ...]) -> Tensor:  # (N, 1, H, W) in [0, 1]
     """Noise of several scales, a field of its own for each image; half of the values below 1/2."""
     random, found = generator(), torch.zeros(1)
     for octave, size in enumerate(sizes):

@@ -13,7 +13,7 @@ class LogOdds(Sampled):
     .. math:: \log (1 - \bar p_{\hat y}) - \log \bar p_{\hat y}
 
     :math:`\hat y`: the class that the deterministic network predicts. Unlike the entropy it knows
-    which prediction is judged.
+    which prediction is scored.
     """
 
     suffix = "_log_odds"

@@ -53,7 +53,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class Glance:
-    """What is told about a network first."""
+    """The first facts about a network."""
 
     line: NetworkLine
     corrupted_accuracy: float | None

@@ -42,9 +42,6 @@ ON_CORRUPTED = (
 )
 ON_UNSEEN = "How well different scores tell inputs of other data sets from the clean test inputs."
 
-#: How the templates of sections that need such scores begin without them.
-NO_SCORES = "The run kept no uncertainties"
-
 
 def run_page(run: Run, data: Path | str | None = None) -> str:
     """The page of a run, as text: methods from the best to the worst, equal ones once."""
@@ -70,14 +67,12 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
         Section("Methods explained", methods_html(ranking)),
         Section("How it was made", origin_html(run, summary)),
     ]
-    empty = [section for section in sections if NO_SCORES in section.body]
+    empty = [section for section in sections if not section.body.strip()]
     shifts = {record["corruption"] for record in run.records} - {CLEAN}
     lead = ON_UNSEEN if shifts and shifts <= set(UNSEEN_SETS) else ON_CORRUPTED
     if empty:
         names = ", ".join(section.heading for section in empty)
-        lead += (
-            f" The run kept no scores of single predictions, so these parts are left out: {names}."
-        )
+        lead += f" The run lacks scores of single predictions or corruptions for: {names}."
     return page_html(
         f"Uncertainty of single predictions: {', '.join(run.networks)}",
         [section for section in sections if section not in empty],
