@@ -66,7 +66,7 @@ def cells(run: str, metric: str) -> dict[str, dict[tuple[str, str], float]]:
 
 
 def unseen(corruption: str) -> bool:
-    """Whether these are inputs of another kind, which are detected among clean ones, and no corruption."""
+    """Whether these are inputs of another kind, detected among clean ones, and no corruption."""
     from qipf.bench.datasets import UNSEEN_SETS
 
     return corruption in UNSEEN_SETS
