@@ -1,7 +1,7 @@
 """What models with fields of layers share: their mixture at rows of the layers, and its summary."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from qipf.calibration.detection import error_detection, mean_detection, warn_of_
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import DISTILLED
 from qipf.layered.error_model import (
@@ -24,7 +23,7 @@ from qipf.layered.error_model import (
 )
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
+from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite, usable_rows
@@ -41,19 +40,6 @@ MEASURED = 8000
 
 #: Default of `max_centers`, and number of examples that a coreset is made from.
 MOST_EXAMPLES = 60_000
-
-
-class RowScores(NamedTuple):
-    """What a layered model says of some predictions."""
-
-    uncertainty: Tensor  # (n,)
-    probabilities: Tensor  # (n, classes) of the mixture
-    novelty: Tensor  # (n,)
-
-    @property
-    def p_error(self) -> Tensor:  # (n,)
-        """Probability of an error."""
-        return torch.sigmoid(self.uncertainty)
 
 
 class LayeredModel(CalibrationMixin):
@@ -112,35 +98,34 @@ class LayeredModel(CalibrationMixin):
     def _distillation_seed(self) -> int | None:
         return int(self.random_state) if self.reduction == "distilled" else None
 
-    def _posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
-        if any(field.embeddings.device != logits.device for field in self.fields_):
-            self.fields_ = tuple(field.to(logits.device) for field in self.fields_)
-        with full_precision(logits.device):
-            values = [field(rows[site]) for site, field in self.layer_fields().items()]
-            posteriors = posteriors_of(logits, self.fields_, values)
-        none = logits.new_zeros(len(logits), 0)
-        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
-        return posteriors, densities.double()
-
-    def _evidence(self, logits: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Evidence]]:
-        """The mixture's probabilities, and what the scores are computed from.
-
-        In parts: with many classes the posteriors take much more memory than their mixture.
-        """
-        weights = self.weights_.to(logits.device)
-        size = max(1, POSTERIORS // (len(weights) * logits.shape[1]))
-        for start in range(0, max(1, len(logits)), size):
-            part = slice(start, start + size)
-            own_rows = {site: rows[site][part] for site in self.layers_}
-            yield evidence_of(logits[part], *self._posteriors(logits[part], own_rows), weights)
+    def _scorer(self, device: torch.device) -> Scorer:
+        """What scores on this device; prepared once."""
+        if any(field.embeddings.device != device for field in self.fields_):
+            self.fields_ = tuple(field.to(device) for field in self.fields_)
+        parts = (self.fields_, self.weights_, self.error_model_, self.novelty_model_)
+        scorer: Scorer | None = self.__dict__.get("_prepared")
+        if scorer is None or not scorer.is_of(device, *parts):
+            scorer = Scorer(self.layer_fields(), *parts[1:], device)
+            self._prepared = scorer
+        return scorer
 
     def _row_scores(self, logits: Tensor, rows: Rows) -> RowScores:
-        parts = [
-            (self.error_model_(evidence), probabilities, self.novelty_model_(evidence.unusual))
-            for probabilities, evidence in self._evidence(logits, rows)
-        ]
-        return RowScores(*(torch.cat(values) for values in zip(*parts, strict=True)))
+        return self._scorer(logits.device)(logits, rows)
+
+    def _checked_scores(
+        self, logits: Tensor, rows: Rows, given: str
+    ) -> tuple[RowScores, Tensor | None]:
+        """Scores, and the mask of predictions that `nan_policy` leaves out.
+
+        Raises for rows or classes that the fields do not have. NaN and infinity are looked for only
+        if the sum of all scores is not finite, which is the only time that a GPU is waited for.
+        """
+        self._check_widths(logits, rows)
+        found = self._row_scores(logits, rows)
+        if math.isfinite(float(found.checksum)):
+            return found, None
+        logits, rows, missing = self._usable(logits, rows, given)
+        return found if missing is None else self._row_scores(logits, rows), missing
 
     def _fit_scores(self, tuning: Tuning, examples: int) -> None:
         """Fit both scores on the tuning sets, and measure error detection on the same rows.
@@ -164,7 +149,8 @@ class LayeredModel(CalibrationMixin):
         sets, wrongs = [], []
         for logits, rows in tuning.sets.values():
             few = {site: rows[site][::step] for site in self.layers_}
-            parts = [evidence for _, evidence in self._evidence(logits[::step], few)]
+            scorer = self._scorer(logits.device)
+            parts = [evidence for _, evidence in scorer.evidence(logits[::step], few)]
             sets.append(
                 Evidence(*(torch.cat(columns).cpu() for columns in zip(*parts, strict=True)))
             )

@@ -262,14 +262,14 @@ class FeatureQIPF(LayeredModel):
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
         given = self._checked(features, logits)
-        densities = self._posteriors(given.logits, given.rows)[1]
+        densities = self._posteriors(given)[1]
         return as_given(blank(densities, given.missing), logits)
 
     @on_snapshot
     def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
         given = self._checked(features, logits)
-        posteriors = self._posteriors(given.logits, given.rows)[0]
+        posteriors = self._posteriors(given)[0]
         return as_given(blank(posteriors, given.missing), logits)
 
     @on_snapshot
@@ -278,7 +278,7 @@ class FeatureQIPF(LayeredModel):
         require_positive_integer(nearest, "nearest")
         given = self._checked(features, logits)
         refuse_missing(given.missing, "logits or features")
-        found = self._posteriors(given.logits, given.rows)
+        found = self._posteriors(given)
         return self._explained(given.logits, given.rows, *found, int(nearest))
 
     def calibrate(self, features: Features, logits: Any, labels: Any = None) -> "Self":
@@ -305,6 +305,9 @@ class FeatureQIPF(LayeredModel):
     def _both(self, given: Predictions) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         found = self._row_scores(given.logits, given.rows)
         return found.uncertainty, found.novelty
+
+    def _posteriors(self, given: Predictions) -> tuple[Tensor, Tensor]:
+        return self._scorer(given.logits.device).posteriors(given.logits, given.rows)
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()

@@ -204,8 +204,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
     def _scores(self, example: Example) -> Scores:
         output, rows = self._read(example)
-        logits, rows, missing = self._usable(output, rows, "network's output")
-        found = self._row_scores(logits, rows)
+        found, missing = self._checked_scores(output, rows, "network's output")
         return Scores(
             output, found.uncertainty, found.novelty, found.probabilities, found.p_error, missing
         )
@@ -218,7 +217,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         with evaluating(self.net):
             output, rows = self._read(example)
         logits, rows, missing = self._usable(output, rows, "network's output")
-        return logits, rows, *self._posteriors(logits, rows), missing
+        return logits, rows, *self._scorer(logits.device).posteriors(logits, rows), missing
 
     def _read(self, example: Example) -> tuple[Tensor, Rows]:
         """Logits and rows of the layers of the network, which is in evaluation mode."""

@@ -10,6 +10,7 @@ from __future__ import annotations  # without Triton its types have no names
 
 from collections.abc import Callable
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
 
 INSTALLED = find_spec("triton") is not None
@@ -17,35 +18,42 @@ if INSTALLED:
     import triton
     import triton.language as tl
 
-_NOT_SPECIALIZED = ["n_queries", "n_centers", "span", "d", "limit", "key_exponent", "bias_exponent"]
+#: Arguments that vary from call to call, or from field to field.
+_NOT_SPECIALIZED = frozenset(
+    {"n_queries", "n_centers", "span", "d", "limit", "key_exponent", "bias_exponent"}
+    | {"n", "stride", "classes", "layers", "most_slots"}
+)
 
 
-def _jit(function: Callable[..., Any]) -> Any:
-    # sizes and scales vary from call to call: no compilation for each of their values
-    return triton.jit(function, do_not_specialize=_NOT_SPECIALIZED) if INSTALLED else function
+def jit(function: Callable[..., Any]) -> Any:
+    """The kernel, compiled once for all values of its sizes and scales."""
+    if not INSTALLED:
+        return function
+    names = [name for name in signature(function).parameters if name in _NOT_SPECIALIZED]
+    return triton.jit(function, do_not_specialize=names)
 
 
-@_jit
+@jit
 def _power_of_two(exponent):
     """2**exponent from its bits: zero below float32's range, infinity above."""
     exponent = tl.minimum(tl.maximum(exponent, -127), 128)
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
-@_jit
+@jit
 def _row_exponents(x, limit):
     """Exponent that scales each row's largest entry to [2^14, 2^15), at most `limit`."""
     largest = tl.max(tl.abs(x), 1)
     return tl.minimum(141 - (largest.to(tl.int32, bitcast=True) >> 23), limit)
 
 
-@_jit
+@jit
 def _halves(x):
     high = x.to(tl.float16)
     return high, (x - high.to(tl.float32)).to(tl.float16)
 
 
-@_jit
+@jit
 def _weights(score, scale, reference):
     """Weights 2^(s-r) of a block, the factor for the sums of earlier blocks, and the new r.
 
@@ -61,7 +69,7 @@ def _weights(score, scale, reference):
     return weight, tl.math.exp2(reference - raised), raised
 
 
-@_jit
+@jit
 def _store(
     lse_ptr, mean_ptr, square_ptr, row, n_queries, d, column, reference, total, mean, square
 ):
@@ -74,7 +82,7 @@ def _store(
     tl.store(mean_ptr + row[:, None] * d + column[None, :], mean, mask=kept)
 
 
-@_jit
+@jit
 def packed_kernel(
     query_ptr,  # (Q, d) float32
     key_ptr,  # (N, KEYS) [k_h, k_l, k_h, bias_h, bias_l, 0...]
@@ -134,7 +142,7 @@ def packed_kernel(
     _store(lse_ptr, mean_ptr, square_ptr, row, n_queries, d, column, reference, total, mean, square)
 
 
-@_jit
+@jit
 def wide_kernel(
     query_ptr,  # (Q, d) float32
     high_ptr,  # (N, VALUES) k_h

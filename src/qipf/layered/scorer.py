@@ -1,0 +1,111 @@
+"""The scores of logits and rows of layers on one device, without waiting for it on the way."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qipf.field.engines.base import blocks, full_precision
+from qipf.layered.class_field import ClassField
+from qipf.layered.error_model import ErrorModel, Evidence, NoveltyModel
+from qipf.layered.fused_evidence import FusedEvidence, prepared
+from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
+from qipf.layered.replays import Replays
+from qipf.network.features import LayerSite, Rows
+
+#: Most rows at once in fused kernels, and in a CUDA graph.
+PART, IN_GRAPH = 2**15, 2**11
+
+
+class RowScores(NamedTuple):
+    """What a layered model says of some predictions."""
+
+    uncertainty: Tensor  # (n,)
+    novelty: Tensor  # (n,)
+    p_error: Tensor  # (n,) probability of an error
+    probabilities: Tensor  # (n, classes) of the mixture
+    checksum: Tensor  # () finite only if all logits, rows and scores are
+
+
+class Scorer:
+    """Fields, mixture weights and both scores, prepared on a device."""
+
+    def __init__(
+        self,
+        fields: Mapping[LayerSite, ClassField],
+        weights: Tensor,  # (1 + layers,)
+        error: ErrorModel,
+        novelty: NoveltyModel,
+        device: torch.device,
+    ) -> None:
+        self._made_of = (tuple(fields.values()), weights, error, novelty)
+        self.fields = dict(fields)
+        self.weights = weights.double().to(device)
+        self.error, self.novelty = error.to(device), novelty.to(device)
+        self.device, self._replays = device, Replays()
+
+    def is_of(self, device: torch.device, *parts: object) -> bool:
+        """Whether it was made for this device, of the same fields, weights and scores."""
+        same = (one is other for one, other in zip(self._made_of[1:], parts[1:], strict=True))
+        return self.device == device and self._made_of[0] == parts[0] and all(same)
+
+    @cached_property
+    def _kernels(self) -> FusedEvidence | None:
+        return prepared(tuple(self.fields.values()), self.weights, self.device)
+
+    def _fused(self, logits: Tensor) -> FusedEvidence | None:
+        """The evidence in CUDA kernels; None where they cannot run."""
+        return None if logits.dtype == torch.float64 else self._kernels
+
+    def posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
+        with full_precision(logits.device):
+            values = [field(rows[site]) for site, field in self.fields.items()]
+            posteriors = posteriors_of(logits, self.fields.values(), values)
+        none = logits.new_zeros(len(logits), 0)
+        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
+        return posteriors, densities.double()
+
+    def evidence(self, logits: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Evidence]]:
+        """The mixture's probabilities, and what the scores are computed from.
+
+        In parts: with many classes the posteriors take much more memory than their mixture.
+        """
+        fused = self._fused(logits)
+        size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
+        for part in blocks(max(1, len(logits)), size):
+            own = {site: rows[site][part] for site in self.fields}
+            if fused:
+                yield fused(fused.joined(logits[part], own.values()))
+            else:
+                yield evidence_of(logits[part], *self.posteriors(logits[part], own), self.weights)
+
+    def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
+        """Both scores of each prediction, and the probabilities of the mixture."""
+        inputs = (logits, *(rows[site] for site in self.fields))
+        if logits.is_cuda and 0 < len(logits) <= IN_GRAPH and self._fused(logits):
+            scores, probabilities, checksum = self._replays(self._scores, *inputs)
+        else:
+            scores, probabilities, checksum = self._scores(*inputs)
+        uncertainty, novelty, p_error = scores
+        return RowScores(uncertainty, novelty, p_error, probabilities, checksum)
+
+    def _scores(self, logits: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum."""
+        parts = []
+        for probabilities, evidence in self.evidence(
+            logits, dict(zip(self.fields, rows, strict=True))
+        ):
+            uncertainty = self.error(evidence)
+            novelty = self.novelty(evidence.unusual)
+            parts.append(
+                (torch.stack([uncertainty, novelty, torch.sigmoid(uncertainty)]), probabilities)
+            )
+        scores, probabilities = parts[0]
+        if len(parts) > 1:
+            scores = torch.cat([part for part, _ in parts], 1)
+            probabilities = torch.cat([part for _, part in parts])
+        # of a row with NaN or infinity both scores are NaN
+        return scores, probabilities, scores.sum() + logits.sum()

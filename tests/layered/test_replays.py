@@ -1,0 +1,83 @@
+"""Which calls are captured and replayed; the graphs themselves need a GPU."""
+
+import pickle
+
+import pytest
+import torch
+
+from qipf.layered import replays as subject
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Shapes that were captured; a graph that gives twice its input."""
+    shapes = []
+
+    class Graph:
+        def __init__(self, function, inputs):
+            shapes.append(tuple(inputs[0].shape))
+
+        def __call__(self, inputs):
+            return (2 * inputs[0],)
+
+    monkeypatch.setattr(subject, "_Graph", Graph)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return shapes
+
+
+def same(values):
+    return (values.clone(),)
+
+
+def test_a_shape_that_comes_back_is_captured(captured):
+    replays = subject.Replays()
+    sums = [float(replays(same, torch.ones(n))[0].sum()) for n in (3, 4, 3, 3)]
+    assert captured == [(3,)]
+    assert sums == [3.0, 4.0, 6.0, 6.0]
+
+
+def test_few_graphs_are_kept(captured):
+    replays = subject.Replays()
+    for count in range(1, 8):
+        for _ in range(2):
+            replays(same, torch.ones(count))
+    assert len(captured) == 7
+    assert len(replays) == subject.MOST_GRAPHS
+    replays(same, torch.ones(7))
+    assert len(captured) == 7
+
+
+def test_other_types_are_other_graphs(captured):
+    replays = subject.Replays()
+    for dtype in (torch.float32, torch.float64, torch.float32, torch.float64):
+        replays(same, torch.ones(2, dtype=dtype))
+    assert len(captured) == len(replays) == 2
+
+
+def test_what_cannot_be_captured_is_called(monkeypatch, captured):
+    class Fails:
+        def __init__(self, *_):
+            captured.append("tried")
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(subject, "_Graph", Fails)
+    replays = subject.Replays()
+    assert [float(replays(same, torch.ones(1))[0]) for _ in range(4)] == [1.0] * 4
+    assert captured == ["tried"]
+    assert len(replays) == 0
+
+
+def test_nothing_is_captured_within_a_capture(monkeypatch, captured):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    replays = subject.Replays()
+    for _ in range(3):
+        replays(same, torch.ones(1))
+    assert captured == []
+
+
+def test_pickled_without_graphs(captured):
+    replays = subject.Replays()
+    for _ in range(2):
+        replays(same, torch.ones(1))
+    assert len(replays) == 1
+    assert len(pickle.loads(pickle.dumps(replays))) == 0
