@@ -141,7 +141,7 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     shipped = {n: s for n, s in sets.items() if not n.endswith("0.97")}
     tuning = Tuning(shipped, labels)
     every = chosen_fields(centers, tuning, sites, CLASSES, 128)
-    found, weights = fit_mixture(every, tuning, 0.0)
+    found, weights, _ = fit_mixture(every, tuning, 0.0)
     print(
         name,
         {str(s): round(w, 3) for s, w in zip(("softmax", *found), weights.tolist(), strict=True)},

@@ -72,7 +72,7 @@ def likelihoods(fields):
 
 
 def test_the_posterior_that_knows_more_weighs_more():
-    fields, weights = fit_mixture({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
+    fields, weights, _ = fit_mixture({GOOD: FIELDS[GOOD], FAIR: FIELDS[FAIR]}, TUNING)
     assert list(fields) == [GOOD, FAIR]
     assert (weights.dtype, weights.shape) == (torch.float64, (3,))
     assert float(weights.sum()) == pytest.approx(1)
@@ -93,7 +93,7 @@ def test_each_layer_has_the_bandwidth_with_the_largest_weight():
         truth = TUNING.labels[:, None, None].expand(-1, posteriors.shape[1], 1)
         parts.append(posteriors.gather(2, truth)[..., 0])
     heavy = likeliest_weights(torch.cat(parts))[1:].view(len(FIELDS), len(WIDTHS)).argmax(1)
-    found, weights = fit_mixture(FIELDS, TUNING, 0.0)
+    found, weights, _ = fit_mixture(FIELDS, TUNING, 0.0)
     for (site, field), width in zip(found.items(), heavy.tolist(), strict=True):
         assert field.bandwidth == pytest.approx(WIDTHS[width] * FIELDS[site].bandwidth)
         assert torch.equal(field.embeddings, FIELDS[site].embeddings)
@@ -103,12 +103,12 @@ def test_each_layer_has_the_bandwidth_with_the_largest_weight():
 def test_a_width_far_too_wide_is_narrowed_and_one_too_narrow_is_widened():
     for start, factor in ((1.2, min(WIDTHS)), (0.08, max(WIDTHS))):
         wrong = {GOOD: FIELDS[GOOD].at(start)}
-        found, _ = fit_mixture(wrong, TUNING)
+        found, _, _ = fit_mixture(wrong, TUNING)
         assert found[GOOD].bandwidth == pytest.approx(factor * start)
 
 
 def test_a_layer_that_knows_nothing_is_left_out():
-    fields, weights = fit_mixture(FIELDS, TUNING)
+    fields, weights, _ = fit_mixture(FIELDS, TUNING)
     assert list(fields) == [GOOD, FAIR]
     assert weights.shape == (3,)
     assert float(weights.sum()) == pytest.approx(1)
@@ -116,7 +116,7 @@ def test_a_layer_that_knows_nothing_is_left_out():
 
 
 def test_layers_that_were_named_stay():
-    fields, weights = fit_mixture(FIELDS, TUNING, 0.0)
+    fields, weights, _ = fit_mixture(FIELDS, TUNING, 0.0)
     assert list(fields) == [GOOD, FAIR, USELESS]
     assert weights.shape == (4,)
     assert float(weights[3]) < LEAST
@@ -130,13 +130,13 @@ def test_the_layer_with_the_largest_weight_always_stays():
     }
     weak = {USELESS: FIELDS[USELESS], FAIR: FIELDS[FAIR]}
     for least in (LEAST, 1.0):
-        fields, weights = fit_mixture(weak, Tuning(sure, TUNING.labels), least)
+        fields, weights, _ = fit_mixture(weak, Tuning(sure, TUNING.labels), least)
         assert list(fields) == [FAIR]
         assert 0 < float(weights[1]) < LEAST
 
 
 def test_no_layers_no_weights():
-    fields, weights = fit_mixture({}, TUNING)
+    fields, weights, _ = fit_mixture({}, TUNING)
     assert (fields, weights.tolist()) == ({}, [1.0])
 
 
@@ -144,13 +144,13 @@ def test_a_class_without_centres():
     """It is left to the softmax before anything is weighted."""
     kept = CENTER_LABELS != 2
     few = {GOOD: field_of(CENTERS[GOOD][kept], CENTER_LABELS[kept])}
-    fields, weights = fit_mixture(few, TUNING)
+    fields, weights, _ = fit_mixture(few, TUNING)
     torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
     assert not fields[GOOD].complete
 
 
 def test_many_rows_are_thinned(monkeypatch):
-    monkeypatch.setattr(mixture_weights, "MOST_ROWS", 200)  # of 600: every third
+    monkeypatch.setattr(mixture_weights, "TUNING_ROWS", 200)  # of 600: every third
     few = Tuning(
         {
             name: (logits[::3], {site: part[::3] for site, part in rows.items()})
@@ -163,6 +163,25 @@ def test_many_rows_are_thinned(monkeypatch):
     plain = fit_mixture(FIELDS, few)
     assert list(thinned[0]) == list(plain[0])
     torch.testing.assert_close(thinned[1], plain[1])
+
+
+def test_the_scores_are_fitted_on_the_kept_fields_at_their_bandwidths(monkeypatch):
+    monkeypatch.setattr(mixture_weights, "TUNING_ROWS", 200)  # every third row
+    fields, weights, found = fit_mixture(FIELDS, TUNING)
+    assert set(fields) < set(FIELDS)
+    start = 0
+    for number, (logits, rows) in enumerate(TUNING.sets.values()):
+        logits, values = logits[::3], [field(rows[site][::3]) for site, field in fields.items()]
+        densities = torch.stack([value.log_density for value in values], 1)
+        posteriors = posteriors_of(logits, fields.values(), values)
+        _, expected = evidence_of(logits, posteriors, densities, weights)
+        own = slice(start, start + len(logits))
+        start = own.stop
+        for one, other in zip(found.evidence(weights), expected, strict=True):
+            torch.testing.assert_close(one[own], other, rtol=1e-4, atol=1e-4)
+        assert found.sets[own].tolist() == [number] * len(logits)
+        assert (found.wrong[own] == (logits.argmax(1) != TUNING.labels[::3])).all()
+    assert len(found.wrong) == start
 
 
 def test_every_layer_is_weighted_at_four_widths():
@@ -229,7 +248,7 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
 
 def assert_softmax_alone(fields, tuning, reason):
     with pytest.warns(QIPFWarning, match=f"layers are not used: .*{reason}"):
-        found, weights = fit_mixture(fields, tuning)
+        found, weights, _ = fit_mixture(fields, tuning)
     assert (found, weights.tolist()) == ({}, [1.0])
 
 
@@ -258,7 +277,7 @@ def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):
     """Rows of one example in several sets share its number, which halves are made by."""
     sets, count = len(TUNING.sets), len(TUNING.labels)
     for step in (1, 3):
-        monkeypatch.setattr(mixture_weights, "MOST_ROWS", -(-sets * count // step))
+        monkeypatch.setattr(mixture_weights, "TUNING_ROWS", sets * count // step)
         found = mixture_weights._tuning_posteriors(FIELDS, TUNING)
         taken = -(-count // step)
         assert found.examples.tolist() == list(range(taken)) * sets

@@ -23,6 +23,7 @@ from qipf.layered.error_model import (
 )
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
+from qipf.layered.mixture import TuningPosteriors, thinning
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
@@ -34,9 +35,6 @@ from qipf.validation.parameters import (
     propagates,
     require_positive_integer,
 )
-
-#: Tuning rows, about, that both scores are fitted on and by which error detection is measured.
-MEASURED = 8000
 
 #: Default of `max_centers`, and number of examples that a coreset is made from.
 MOST_EXAMPLES = 60_000
@@ -127,8 +125,10 @@ class LayeredModel(CalibrationMixin):
         logits, rows, missing = self._usable(logits, rows, given)
         return found if missing is None else self._row_scores(logits, rows), missing
 
-    def _fit_scores(self, tuning: Tuning, examples: int) -> None:
-        """Fit both scores on the tuning sets, and measure error detection on the same rows.
+    def _fit_scores(
+        self, tuning: Tuning, posteriors: TuningPosteriors | None, examples: int
+    ) -> None:
+        """Fit both scores on the tuning rows, and measure error detection on the same.
 
         The uncertainty is the log-odds of an error, the novelty that of a perturbed row among
         clean ones. The ROC-AUC is the mean over the sets that have errors. `examples` is the
@@ -139,30 +139,22 @@ class LayeredModel(CalibrationMixin):
         count = len(self.layers_)
         self.error_model_ = ErrorModel.unfitted(count)
         self.novelty_model_ = NoveltyModel.unfitted(count)
-        if not tuning.sets:
+        if posteriors is None:
             return
         clean, _ = tuning.sets["clean"]
         self._training = TrainingSample(class_logits(clean)[:KEPT_ROWS].cpu(), examples)
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
-        step = max(1, len(tuning.sets) * len(clean) // MEASURED)
-        truth = tuning.labels[::step]
-        sets, wrongs = [], []
-        for logits, rows in tuning.sets.values():
-            few = {site: rows[site][::step] for site in self.layers_}
-            scorer = self._scorer(logits.device)
-            parts = [evidence for _, evidence in scorer.evidence(logits[::step], few)]
-            sets.append(
-                Evidence(*(torch.cat(columns).cpu() for columns in zip(*parts, strict=True)))
-            )
-            wrongs.append((logits[::step].argmax(1) != truth).cpu())
-        every = Evidence(*(torch.cat(columns) for columns in zip(*sets, strict=True)))
-        perturbed = torch.arange(len(every.odds)) >= len(truth)  # the first set is clean
-        fitted = fit_error_model(every, torch.cat(wrongs), perturbed)
+        weights = self.weights_.to(clean.device)
+        evidence = Evidence(*(columns.cpu() for columns in posteriors.evidence(weights)))
+        wrong, sets = posteriors.wrong.cpu(), posteriors.sets.cpu()
+        perturbed = sets > 0
+        fitted = fit_error_model(evidence, wrong, perturbed)
         self.error_model_ = fitted or self.error_model_
-        self.novelty_model_ = fit_novelty_model(every.unusual, perturbed)
+        self.novelty_model_ = fit_novelty_model(evidence.unusual, perturbed)
+        uncertainty, step = self.error_model_(evidence), thinning(tuning)
         found = [
-            error_detection(self.error_model_(evidence), wrong, logits[::step].cpu())
-            for evidence, wrong, (logits, _) in zip(sets, wrongs, tuning.sets.values(), strict=True)
+            error_detection(uncertainty[sets == i], wrong[sets == i], logits[::step].cpu())
+            for i, (logits, _) in enumerate(tuning.sets.values())
         ]
         self.detection_ = mean_detection(
             [part for part in found if part is not None],

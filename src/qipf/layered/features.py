@@ -173,12 +173,12 @@ class FeatureQIPF(LayeredModel):
                 condensed,
                 self._distillation_seed(),
             )
-            fields, weights = fit_mixture(fields, tuning)
+            fields, weights, posteriors = fit_mixture(fields, tuning)
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
             model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
-            model._fit_scores(tuning, len(whole))
+            model._fit_scores(tuning, posteriors, len(whole))
             if held_out is not None:  # training examples and held-out ones at the same rate
                 step = len(whole) / len(order)
                 also = torch.arange(0, len(other), step, dtype=torch.float64).long()

@@ -10,6 +10,7 @@ the uncertainty of a prediction of class k from log-odds against it,
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -123,8 +124,8 @@ WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)
 #: Layers with a smaller weight in the mixture, and in the uncertainty, are left out.
 LEAST = 0.05
 
-#: Largest number of tuning rows.
-MOST_ROWS = 12_000
+#: Number of tuning rows, about: fewer than twice as many.
+TUNING_ROWS = 8000
 
 #: Posteriors held at a time, 16 MB: rows times fields times widths times classes.
 POSTERIORS = 2**21
@@ -137,23 +138,23 @@ class TuningPosteriors:
     truth: Tensor  # (n, 1 + fields) probability of the true class
     own: Tensor  # (n, 1 + fields) of the predicted class
     against: Tensor  # (n, 1 + fields) of all other classes
-    energy: Tensor  # (n, 1)
+    unusual: Tensor  # (n, 1 + fields) the energy, and minus the fields' log densities
     wrong: Tensor  # (n,) where the network errs
     sets: Tensor  # (n,) which set a row is of; 0 for the clean rows
     examples: Tensor  # (n,) which example a row is of
 
     def columns(self, columns: list[int]) -> "TuningPosteriors":
         """The posteriors of these fields; the softmax is column 0."""
-        truth, own, against = (p[:, columns] for p in (self.truth, self.own, self.against))
-        return replace(self, truth=truth, own=own, against=against)
+        names = ("truth", "own", "against", "unusual")
+        return replace(self, **{name: getattr(self, name)[:, columns] for name in names})
 
     def rows(self, rows: Tensor) -> "TuningPosteriors":  # (n,) booleans
         """Some of the rows."""
         return TuningPosteriors(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
     def evidence(self, weights: Tensor) -> Evidence:
-        """What the uncertainty is computed from, with these weights of the mixture."""
-        return Evidence(odds_columns(self.own, self.against, weights), self.energy)
+        """What the scores are computed from, with these weights of the mixture."""
+        return Evidence(odds_columns(self.own, self.against, weights), self.unusual)
 
     def importances(self, weights: Tensor) -> Tensor:  # (1 + fields,) -> (1 + fields,)
         """Shares of the softmax and the fields in the slopes of the uncertainty.
@@ -189,21 +190,30 @@ class TuningPosteriors:
         return found
 
 
+class FittedMixture(NamedTuple):
+    """The fields that a mixture keeps, at their best bandwidths, and its weights."""
+
+    fields: dict[LayerSite, ClassField]
+    weights: Tensor  # (1 + layers,)
+    posteriors: TuningPosteriors | None  # of the kept fields; None without tuning rows
+
+
 def fit_mixture(
     fields: Mapping[LayerSite, ClassField], tuning: Tuning, least: float = LEAST
-) -> tuple[dict[LayerSite, ClassField], Tensor]:  # (1 + layers,)
-    """The fields that the mixture keeps, at their best bandwidths, and its weights.
+) -> FittedMixture:
+    """The mixture of the softmax and the fields.
 
-    The weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
+    Its weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
     layer keeps the bandwidth with the largest weight. Layers whose weights in the mixture and in
     the uncertainty are both below `least` are left out. The softmax is used alone, with a warning,
     if there are too few examples or no errors, or if the layers do not help to detect errors.
     """
-    if not fields:
-        return _softmax_alone()
     if not tuning.sets:
-        return _softmax_alone(f"fewer than {FEWEST} examples were left to weight the layers")
+        reason = f"fewer than {FEWEST} examples were left to weight the layers"
+        return _softmax_alone(None, reason if fields else None)
     found = _tuning_posteriors(fields, tuning)
+    if not fields:
+        return _softmax_alone(found)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
     best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
     found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
@@ -214,16 +224,23 @@ def fit_mixture(
     found = found.columns([0, *kept.values()])
     gains = found.gains()
     if not gains:
-        return _softmax_alone("the network makes no errors to learn from, even on perturbed inputs")
+        reason = "the network makes no errors to learn from, even on perturbed inputs"
+        return _softmax_alone(found, reason)
     if sum(gains) <= 0:
-        return _softmax_alone("they detect the network's errors no better than its softmax does")
+        reason = "they detect the network's errors no better than its softmax does"
+        return _softmax_alone(found, reason)
     at_best = {s: fields[s].at(WIDTHS[best[s]] * fields[s].bandwidth) for s in kept}
-    return at_best, likeliest_weights(found.truth).cpu()
+    return FittedMixture(at_best, likeliest_weights(found.truth).cpu(), found)
+
+
+def thinning(tuning: Tuning) -> int:
+    """Every so many tuning rows are used: about `TUNING_ROWS` in all."""
+    return max(1, len(tuning.sets) * len(tuning.labels) // TUNING_ROWS)
 
 
 def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
-    """Posteriors of all fields at all `WIDTHS` for at most about `MOST_ROWS` tuning rows."""
-    step = max(1, -(-len(tuning.sets) * len(tuning.labels) // MOST_ROWS))
+    """Posteriors of all fields at all `WIDTHS`, for the tuning rows that are used."""
+    step = thinning(tuning)
     every = [field for field in fields.values() for _ in WIDTHS]
     parts = []
     for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighting layers")):
@@ -241,17 +258,20 @@ def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -
             truth, _ = own_and_others(posteriors, labels)
             own, others = own_and_others(posteriors, predicted)
             sets = torch.full_like(labels, number)
-            energy = unusual_columns(logits[part], posteriors.new_empty(len(part), 0))
+            none = posteriors.new_empty(len(part), 0)
+            densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
+            unusual = unusual_columns(logits[part], densities)
             parts.append(
-                (truth, own, others.sum(2), energy, predicted != labels, sets, part // step)
+                (truth, own, others.sum(2), unusual, predicted != labels, sets, part // step)
             )
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _softmax_alone(reason: str | None = None) -> tuple[dict[LayerSite, ClassField], Tensor]:
+def _softmax_alone(found: TuningPosteriors | None, reason: str | None = None) -> FittedMixture:
     if reason is not None:
         warn(
             f"The layers are not used: {reason}. The uncertainty is that of the softmax alone, and "
             "the novelty that of the logits' energy, which is constant for probabilities."
         )
-    return {}, torch.ones(1, dtype=torch.float64)
+    alone = None if found is None else found.columns([0])
+    return FittedMixture({}, torch.ones(1, dtype=torch.float64), alone)

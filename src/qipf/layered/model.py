@@ -148,14 +148,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 fields = chosen_fields(
                     centers, tuning, sites, classes, int(self.max_dimension), condensed, seed
                 )
-                fields, weights = fit_mixture(fields, tuning, least)
+                fields, weights, posteriors = fit_mixture(fields, tuning, least)
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights
             model._set_fitted(example)
-            model._fit_scores(tuning, seen)
+            model._fit_scores(tuning, posteriors, seen)
         return self
 
     def _check_parameters(self) -> None:
