@@ -31,26 +31,34 @@ def same(values):
 
 def test_a_shape_that_comes_back_is_captured(captured):
     replays = subject.Replays()
-    sums = [float(replays(same, torch.ones(n))[0].sum()) for n in (3, 4, 3, 3)]
+    found = [replays(same, (torch.ones(n),)) for n in (3, 4, 3, 3)]
     assert captured == [(3,)]
-    assert sums == [3.0, 4.0, 6.0, 6.0]
+    assert found[:2] == [None, None]
+    assert [float(part[0].sum()) for part in found[2:]] == [6.0, 6.0]
+
+
+def test_another_key_is_another_graph(captured):
+    replays = subject.Replays()
+    for key in "abab":
+        replays(same, (torch.ones(3),), key)
+    assert len(captured) == len(replays) == 2
 
 
 def test_few_graphs_are_kept(captured):
     replays = subject.Replays()
     for count in range(1, 8):
         for _ in range(2):
-            replays(same, torch.ones(count))
+            replays(same, (torch.ones(count),))
     assert len(captured) == 7
     assert len(replays) == subject.MOST_GRAPHS
-    replays(same, torch.ones(7))
+    replays(same, (torch.ones(7),))
     assert len(captured) == 7
 
 
 def test_other_types_are_other_graphs(captured):
     replays = subject.Replays()
     for dtype in (torch.float32, torch.float64, torch.float32, torch.float64):
-        replays(same, torch.ones(2, dtype=dtype))
+        replays(same, (torch.ones(2, dtype=dtype),))
     assert len(captured) == len(replays) == 2
 
 
@@ -62,7 +70,7 @@ def test_what_cannot_be_captured_is_called(monkeypatch, captured):
 
     monkeypatch.setattr(subject, "_Graph", Fails)
     replays = subject.Replays()
-    assert [float(replays(same, torch.ones(1))[0]) for _ in range(4)] == [1.0] * 4
+    assert [replays(same, (torch.ones(1),)) for _ in range(4)] == [None] * 4
     assert captured == ["tried"]
     assert len(replays) == 0
 
@@ -71,13 +79,13 @@ def test_nothing_is_captured_within_a_capture(monkeypatch, captured):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     replays = subject.Replays()
     for _ in range(3):
-        replays(same, torch.ones(1))
+        replays(same, (torch.ones(1),))
     assert captured == []
 
 
 def test_pickled_without_graphs(captured):
     replays = subject.Replays()
     for _ in range(2):
-        replays(same, torch.ones(1))
+        replays(same, (torch.ones(1),))
     assert len(replays) == 1
     assert len(pickle.loads(pickle.dumps(replays))) == 0

@@ -1,5 +1,6 @@
 """LayeredQIPF: fields of the classes over a network's layers, and the uncertainty they give."""
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,14 @@ from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
+from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
 from qipf.network.batches import batches, few_rows
-from qipf.network.features import LayerSite, Rows, chosen_sites, named_sites, run_in_batches
+from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
+from qipf.network.replaying import allowed, is_constant, network_state
 from qipf.network.tasks import Task
 from qipf.validation.arrays import blank, refuse_missing
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -203,10 +206,47 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         return self._explained(logits, rows, posteriors, densities, int(nearest))
 
     def _scores(self, example: Example) -> Scores:
+        replayed = self._replayed(example)
+        if replayed is not None:
+            return replayed
         output, rows = self._read(example)
         found, missing = self._checked_scores(output, rows, "network's output")
         return Scores(
             output, found.uncertainty, found.novelty, found.probabilities, found.p_error, missing
+        )
+
+    def _replayed(self, example: Example) -> Scores | None:
+        """The scores by a CUDA graph of the network and the fields; None where there is none.
+
+        None too if there are NaN or infinite numbers, which are looked for on the usual way.
+        """
+        if not _on_gpu(example) or not 0 < example.rows <= BATCH:
+            return None
+        state = network_state(self.net) if allowed() else None
+        if state is None:
+            return None
+        scorer, tensors = self._scorer(device_of(self.net)), example.tensors
+
+        def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+            if not is_constant(self.net):
+                raise RuntimeError("The network may hold something that changes.")
+            output, rows = self._read(example.filled(inputs))
+            found = scorer.scores(output, *(rows[site] for site in scorer.fields))
+            now = network_state(self.net)
+            if now is None or now.key != state.key:
+                raise RuntimeError("The network changes itself.")
+            return (output, *found)
+
+        key = (state.key, tuple(tensors))
+        outputs = scorer.network_replays(run, tuple(tensors.values()), key, state.held)
+        if outputs is None:
+            return None
+        output, *found = outputs
+        scores = RowScores.of(*found)
+        if not math.isfinite(float(scores.checksum)):
+            return None
+        return Scores(
+            output, scores.uncertainty, scores.novelty, scores.probabilities, scores.p_error
         )
 
     def _task_of(self, output: Tensor) -> Task:
@@ -265,3 +305,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         for site in model.layers_ if net is not None else ():
             named_layer(model.net, site.layer)
         return model
+
+
+def _on_gpu(example: Example) -> bool:
+    """Whether it has only tensors, all on a GPU."""
+    return all(isinstance(part, Tensor) and part.is_cuda for part in example.values.values())

@@ -6,7 +6,7 @@ a call on another stream waits until those are done.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -17,48 +17,64 @@ from qipf.locks import Lock
 #: Most graphs that are kept; the one that was used longest ago is dropped first.
 MOST_GRAPHS = 4
 
+#: Most bytes that a call may allocate: a graph keeps its memory.
+MOST_BYTES = 2**28
+
+#: How far outputs of a graph may be from those of the call that it repeats.
+TOLERANCE = 1e-3
+
 Function = Callable[..., tuple[Tensor, ...]]
-Key = tuple[object, ...]
 
 
 class Replays:
-    """Calls a function of CUDA tensors, from the second call with the same shapes by a graph.
+    """Repeats calls of a function of CUDA tensors, from the second of the same shapes, by graphs.
 
-    The function must do the same operations on tensors of the same shapes, without waiting for the
-    device; where it cannot be captured it is called as usual. Pickled, it has no graphs.
+    The function must do the same operations for tensors of the same shapes and the same `key`,
+    without waiting for the device. If one call of it cannot be captured, none will be. Pickled, it
+    has no graphs.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._graphs: OrderedDict[Key, _Graph | None] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, tuple[_Graph | None, object]] = OrderedDict()
         self._possible = True
 
-    def __call__(self, function: Function, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of the function, in new memory."""
+    def __call__(
+        self,
+        function: Function,
+        inputs: tuple[Tensor, ...],
+        key: Hashable = (),
+        held: object = None,
+    ) -> tuple[Tensor, ...] | None:
+        """The outputs of the function, in new memory; None if it must be called instead.
+
+        `held` is kept as long as the graph: what its key names by identity.
+        """
         if not self._possible or torch.cuda.is_current_stream_capturing():
-            return function(*inputs)
-        key = tuple((part.shape, part.dtype, part.device) for part in inputs)
+            return None
+        key = (key, *((part.shape, part.dtype, part.device) for part in inputs))
         with self._lock:
-            known, graph = key in self._graphs, self._graphs.get(key)
+            known = key in self._graphs
+            graph, held = self._graphs.get(key, (None, held))
             if known and graph is None:
                 graph = self._captured(function, inputs)
-            self._graphs[key] = graph
+            self._graphs[key] = graph, held
             self._graphs.move_to_end(key)
             while len(self._graphs) > MOST_GRAPHS:
                 self._graphs.popitem(last=False)
-            if graph is not None:
-                return graph(inputs)
-        return function(*inputs)
+            return None if graph is None else graph(inputs)
 
     def _captured(self, function: Function, inputs: tuple[Tensor, ...]) -> "_Graph | None":
         try:
             return _Graph(function, inputs)
-        except RuntimeError:  # an operation that waits for the device, or no memory
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError:  # an operation that waits for the device, or too much memory
             self._possible = False
             return None
 
     def __len__(self) -> int:
-        return sum(graph is not None for graph in self._graphs.values())
+        return sum(graph is not None for graph, _ in self._graphs.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Replays, ())
@@ -76,12 +92,19 @@ class _Graph:
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 function(*self._inputs)  # what is allocated once must not be in the graph
+                before = _allocated(device)
+                wanted = function(*self._inputs)
             torch.cuda.current_stream().wait_stream(stream)
+            if _allocated(device) - before > MOST_BYTES:
+                raise RuntimeError("The graph would keep too much memory.")
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._outputs = function(*self._inputs)
             self._done = torch.cuda.Event()
             self._done.record()
+            for found, one in zip(self(inputs), wanted, strict=True):
+                if not torch.allclose(found, one, TOLERANCE, TOLERANCE, equal_nan=True):
+                    raise RuntimeError("The function gives different outputs for the same inputs.")
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with torch.no_grad(), torch.cuda.device(inputs[0].device):
@@ -92,3 +115,8 @@ class _Graph:
             found = tuple(part.clone() for part in self._outputs)
             self._done.record(stream)
         return found
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes that were ever allocated on the device."""
+    return int(torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0))

@@ -14,6 +14,7 @@ from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.replays import Replays
 from qipf.network.features import LayerSite, Rows
+from qipf.network.replaying import allowed
 
 #: Most rows at once in fused kernels, and in a CUDA graph.
 PART, IN_GRAPH = 2**15, 2**11
@@ -27,6 +28,12 @@ class RowScores(NamedTuple):
     p_error: Tensor  # (n,) probability of an error
     probabilities: Tensor  # (n, classes) of the mixture
     checksum: Tensor  # () finite only if all logits, rows and scores are
+
+    @classmethod
+    def of(cls, scores: Tensor, probabilities: Tensor, checksum: Tensor) -> "RowScores":
+        """From what `Scorer.scores` returns."""
+        uncertainty, novelty, p_error = scores
+        return cls(uncertainty, novelty, p_error, probabilities, checksum)
 
 
 class Scorer:
@@ -44,7 +51,7 @@ class Scorer:
         self.fields = dict(fields)
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)
-        self.device, self._replays = device, Replays()
+        self.device, self.replays, self.network_replays = device, Replays(), Replays()
 
     def is_of(self, device: torch.device, *parts: object) -> bool:
         """Whether it was made for this device, of the same fields, weights and scores."""
@@ -85,14 +92,12 @@ class Scorer:
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
         inputs = (logits, *(rows[site] for site in self.fields))
-        if logits.is_cuda and 0 < len(logits) <= IN_GRAPH and self._fused(logits):
-            scores, probabilities, checksum = self._replays(self._scores, *inputs)
-        else:
-            scores, probabilities, checksum = self._scores(*inputs)
-        uncertainty, novelty, p_error = scores
-        return RowScores(uncertainty, novelty, p_error, probabilities, checksum)
+        found = None
+        if logits.is_cuda and 0 < len(logits) <= IN_GRAPH and self._fused(logits) and allowed():
+            found = self.replays(self.scores, inputs)
+        return RowScores.of(*(found or self.scores(*inputs)))
 
-    def _scores(self, logits: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scores(self, logits: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum."""
         parts = []
         for probabilities, evidence in self.evidence(

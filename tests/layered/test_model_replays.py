@@ -1,0 +1,106 @@
+"""Calls of LayeredQIPF that a CUDA graph repeats; here the graph is the function itself."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from qipf import QIPFInputError
+from qipf.layered import model as subject
+from qipf.layered import replays
+from tests.stored.write_files import layered
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that were made; each repeats the function that it was made of."""
+    made = []
+
+    class Graph:
+        def __init__(self, function, inputs):
+            function(*inputs)
+            self.function, self.calls = function, 0
+            made.append(self)
+
+        def __call__(self, inputs):
+            self.calls += 1
+            return self.function(*inputs)
+
+    monkeypatch.setattr(replays, "_Graph", Graph)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(subject, "_on_gpu", lambda example: True)
+    return made
+
+
+@pytest.fixture
+def own():
+    return layered()
+
+
+def assert_same(found, wanted):
+    for name, value in vars(wanted).items():
+        if value is not None:
+            torch.testing.assert_close(getattr(found, name), value)
+
+
+def test_replayed_calls_are_the_same(own, fresh, graphs, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("QIPF_CUDA_GRAPHS", "0")
+        wanted = own(fresh)
+        assert not graphs
+    for _ in range(3):
+        assert_same(own(fresh), wanted)
+    assert [graph.calls for graph in graphs] == [2]
+
+
+def test_no_graph_outlives_a_change(own, fresh, graphs):
+    for _ in range(2):
+        own(fresh)
+    own.fitted_with = None
+    with torch.no_grad():
+        next(own.net.parameters()).mul_(1.1)
+    for _ in range(2):
+        own(fresh)
+    own.weights_ = own.weights_.clone()
+    for _ in range(2):
+        own(fresh)
+    assert [graph.calls for graph in graphs] == [1, 1, 1]
+
+
+def test_nan_is_refused_as_usual(own, fresh, graphs):
+    for _ in range(2):
+        own(fresh)
+    fresh = fresh.clone()
+    fresh[3] = math.nan
+    with pytest.raises(QIPFInputError, match="row 3"):
+        own(fresh)
+    own.nan_policy = "propagate"
+    found = own(fresh)
+    assert torch.isnan(found.uncertainty).nonzero().flatten().tolist() == [3]
+    assert len(graphs) == 1
+
+
+def test_a_network_that_changes_itself_is_not_captured(own, fresh, graphs):
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, values):
+            self.calls += 1
+            return values
+
+    own.net.append(Counting())
+    own.fitted_with = None
+    for _ in range(4):
+        own(fresh)
+    assert own.net[-1].calls >= 4
+    assert not graphs
+
+
+def test_a_network_with_a_hook_is_not_captured(own, fresh, graphs):
+    seen = []
+    own.net.register_forward_hook(lambda *_: seen.append(1))
+    for _ in range(3):
+        own(fresh)
+    assert len(seen) == 3
+    assert not graphs
