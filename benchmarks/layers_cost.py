@@ -1,20 +1,21 @@
 """What the uncertainty of a prediction costs beside the network's own pass: time, memory, files.
 
     python benchmarks/layers_cost.py --run runs/paper --data DATA [--device cuda] [--networks ...]
+    python benchmarks/layers_cost.py --no-fit [--device cuda]
 
 Every method gets the same images and gives an uncertainty for each, the network's pass included.
-Times are medians of rounds in which all methods take turns, for batches of 1, 32, 200 and 1,000
-images, and ratios to the bare network's time in the same rounds; a batch for which the bare
-network takes more than `LONGEST` seconds is left out. With `--busy`, for a machine that does other
-work too, one thread runs and its CPU time is counted. KNN, ViM and NNGuide are those of
-`qipf.bench`, which are tested to equal pytorch-ood's. On the CPU, the exported files of the bare
-network and of the models run in ONNX Runtime too. Seconds to fit include passes of the network;
-those of the network itself are one pass over the training images.
+Times are medians of rounds in which all methods take turns, each round starting with another one,
+for batches of 1, 32, 200 and 1,000 images, and ratios to the bare network's time in the same
+rounds; a batch for which the bare network takes more than `LONGEST` seconds is left out. With
+`--busy`, for a machine that does other work too, one thread runs and its CPU time is counted. KNN,
+ViM and NNGuide are those of `qipf.bench`, which are tested to equal pytorch-ood's. On the CPU, the
+exported files of the bare network and of the models run in ONNX Runtime too. Seconds to fit include
+passes of the network; those of the network itself are one pass over the training images.
 
-Networks are read from a finished run. A network that is not there gets random weights, and with
-`--no-fit` nothing is fitted: `qipf_plus` then has fields of `FIELDS` layers that read training
-images, with as many centres as a fitted one, which take the same time. Writes
-results/layers-cost-DEVICE.csv; rows of other networks stay.
+Networks are read from a finished run, and data from DATA. A network that is not there gets random
+weights. With `--no-fit` nothing is read: weights and images are random, and `qipf_plus` has fields
+of `FIELDS` layers with as many centres as a fitted one, which take the same time. The column
+`weights` says which. Writes results/layers-cost-DEVICE.csv; rows of other networks stay.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import torch
 from torch import Tensor, nn
 
 import qipf
+from qipf.bench.datasets import Dataset
 from qipf.bench.methods import Batch, CleanData, Method, create
 from qipf.bench.methods.network import LayeredNetwork, unit_range
 from qipf.bench.scoring import NetworkBench, Setting
@@ -51,13 +53,19 @@ BATCHES = (1, 32, 200, 1000)
 PASSES = 10
 
 #: Seconds of the bare network for a batch that is still measured, and of all rounds of a batch.
-LONGEST, BUDGET = 1.0, 8.0
+LONGEST, BUDGET = 1.0, {"cpu": 8.0, "cuda": 4.0}
+
+#: Training and test images of the random data, which are as large as those of the networks.
+SHAPES = {"mnist_lenet": (60_000, 1, 28), "cifar10_vgg3": (50_000, 3, 32)}
+SHAPES["cifar10_resnet18"] = SHAPES["cifar10_vgg3"]
 
 #: Fewest and most rounds.
 ROUNDS = (3, 50)
 
 #: Layers of a model that is not fitted, and most centres of its fields.
 FIELDS, CENTERS = 4, (1000, 60_000)
+
+STARTED = time.perf_counter()
 
 Row = dict[str, Any]
 Scoring = Callable[[Tensor], object]
@@ -78,22 +86,42 @@ def scored(method: Method, net: LayeredNetwork, images: Tensor) -> Tensor:  # (n
     return method.score(Batch.of(net, images))
 
 
+def timed(work: Callable[[], object], device: str) -> float:
+    """Milliseconds of one go."""
+    begin = clock()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (clock() - begin)
+
+
 def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
-    """Median time of each, in rounds in which they take turns."""
+    """Median time of each, in rounds in which they take turns; each starts with another one."""
     found: dict[str, list[float]] = {name: [] for name in work}
     least, most = ROUNDS
+    order = list(work)
+    for name in 2 * order:  # to warm up; a graph is captured at the second go
+        timed(work[name], device)
     start = clock()
-    for number in range(-1, most):
-        if number >= least and clock() - start > BUDGET:
+    for number in range(most):
+        if number >= least and clock() - start > BUDGET[device]:
             break
-        for name, one in work.items():
-            begin = clock()
-            one()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if number >= 0:  # one round to warm up
-                found[name].append(1e3 * (clock() - begin))
+        first = number % len(order)
+        for name in order[first:] + order[:first]:
+            found[name].append(timed(work[name], device))
     return {name: median(times) for name, times in found.items()}
+
+
+def random_data(network: str) -> Dataset:
+    """Images of noise, as many and as large as those of the network's dataset."""
+    count, channels, size = SHAPES[network]
+    random = torch.Generator().manual_seed(0)
+    images = torch.randint(
+        256, (count + max(BATCHES), channels, size, size), generator=random, dtype=torch.uint8
+    )
+    labels = torch.arange(len(images)) % 10
+    names = tuple(map(str, range(10)))
+    return Dataset("random", images[:count], labels[:count], images[count:], labels[count:], names)
 
 
 def tensors_in(thing: Any, seen: dict[int, Any]) -> Iterator[tuple[int, int]]:
@@ -167,10 +195,10 @@ def models_of(
     if not fit:
         for centers in CENTERS:
             images, labels = (torch.cat(part)[:centers] for part in zip(*train, strict=True))
-            name = f"qipf_plus, {len(labels):,} centres"
+            name = "qipf_plus" if centers == CENTERS[0] else "qipf_plus, all centres"
             yield name, unfitted(net, images.to(net.device), labels.to(net.device)), None
         return
-    for name, reduction in {"qipf_plus": "auto", "qipf_plus, 1,000 centres": "distilled"}.items():
+    for name, reduction in {"qipf_plus": "distilled", "qipf_plus, all centres": "random"}.items():
         start = clock()
         model = qipf.LayeredQIPF(net, reduction=reduction).fit(train)
         yield name, model, clock() - start
@@ -212,9 +240,15 @@ def onnx_times(
     return found
 
 
+def said(line: str) -> None:
+    """Print at once, with the seconds since the start."""
+    print(f"[{time.perf_counter() - STARTED:5.0f} s] {line}", flush=True)
+
+
 def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> Iterator[Row]:
     """A line a method."""
     data, net = bench.dataset, bench.network.eval()
+    said(f"{bench.spec.name}: {data}")
     images, labels = data.train_images[:count], data.train_labels[:count]
     shown = unit_range(data.test_images[: max(BATCHES)]).to(device)
     clean = CleanData(net, images, labels)
@@ -231,10 +265,12 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
     start = clock()
     _ = clean.outputs  # one pass over the training images, shared by the methods of the benchmark
     passing = clock() - start
+    said(f"  one pass over {len(images):,} images: {passing:.1f} s")
     about: dict[str, Row] = {"network": {"seconds_to_fit": passing}}
     start = clock()
     plain = qipf.wrap(net).fit(train)
     about["qipf"] = {"seconds_to_fit": clock() - start}
+    said(f"  qipf fitted: {clock() - start:.1f} s")
     methods["qipf"] = plain, [plain]
     models: dict[str, Any] = {"qipf": plain}
     for name, model, seconds in models_of(net, train, fit):
@@ -243,6 +279,7 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
         with torch.no_grad():
             model(shown[:2])
         centers = max((len(f.embeddings) for f in model.fields_), default=0)
+        said(f"  {name}: {len(model.fields_)} layers, {centers:,} centres, fit {seconds} s")
         about[name] = {
             "layers": len(model.fields_), "centers": centers, "seconds_to_fit": seconds,
         }  # fmt: skip
@@ -255,6 +292,7 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
         method = create(name).fit(clean)
         about[name] = {"seconds_to_fit": passing + clock() - start}
         methods[name] = partial(scored, method, net), [net, method]
+        said(f"  {name} fitted: {clock() - start:.1f} s")
     for name, model in models.items():
         with tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model.qipf")
@@ -263,11 +301,14 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
     with torch.no_grad():
         for batch in BATCHES:
             part = shown[:batch]
-            alone = milliseconds({"network": partial(net, part)}, device)["network"]
-            if alone > 1e3 * LONGEST:
+            timed(partial(net, part), device)
+            if timed(partial(net, part), device) > 1e3 * LONGEST:
                 break
             works = {name: partial(score, part) for name, (score, _) in methods.items()}
             times[batch] = milliseconds(works, device)
+            for name, own in times[batch].items():
+                ratio = own / times[batch]["network"]
+                said(f"  batch {batch}, {name}: {own:.3f} ms, {ratio:.2f} times the network")
     runtime: dict[str, Row] = {}
     if device == "cpu":
         # a graph of all examples computes the kernels of a batch at once
@@ -307,14 +348,16 @@ def main() -> None:
         setting = Setting(
             replace(find(SUITES[network]), seed=0), options.run, options.device, options.data
         )
-        bench = NetworkBench(setting, network)
+        bench = NetworkBench(setting, network, None if options.fit else random_data(network))
         saved = options.run / "networks" / "seed0" / network / "network.pt"
-        if not saved.exists():  # random weights take the same time
+        trained = options.fit and saved.exists()
+        if not trained:  # random weights take the same time
             bench.__dict__["network"] = bench._build(0).to(options.device)
         rows = []
         for row in rows_of(bench, options.device, options.fit, options.train):
+            row["weights"] = "trained" if trained else "random"
             rows.append({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
-            print(*(f"{k}={v}" for k, v in rows[-1].items()), flush=True)
+            said(" ".join(f"{k}={v}" for k, v in rows[-1].items()))
         joined(file, network, rows)
 
 
