@@ -44,8 +44,9 @@ from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.export.program import Example
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Scatter
+from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.network.features import chosen_sites, run_in_batches
 
 SUITES = {"mnist_lenet": "paper", "cifar10_vgg3": "paper", "cifar10_resnet18": "modern"}
@@ -172,8 +173,9 @@ def unfitted(net: LayeredNetwork, images: Tensor, labels: Tensor) -> qipf.Layere
     order = labels.argsort(stable=True)  # by class, as in a fitted field
     images, labels = images[order], labels[order]
     with torch.no_grad():
-        sites = chosen_sites(net, lambda: net(images[:2]))[-FIELDS:]
-        _, rows = run_in_batches(net, images, sites)
+        every = chosen_sites(net, lambda: net(images[:2]))
+        _, rows = run_in_batches(net, images, every)
+    sites = every[-FIELDS:]
     model, count, fields = qipf.LayeredQIPF(net), len(sites), []
     for site in sites:
         metric = Scatter(rows[site], labels, gain_free=False).metric(0.3, model.max_dimension)
@@ -183,7 +185,9 @@ def unfitted(net: LayeredNetwork, images: Tensor, labels: Tensor) -> qipf.Layere
     model.layers_, model.fields_ = sites, tuple(fields)
     model.weights_ = torch.full((1 + count,), 1 / (1 + count)).double()
     model.error_model_ = ErrorModel.of(torch.ones(7 + count).double())
-    model.novelty_model_ = NoveltyModel.of(torch.ones(5 + count + (1 + count) ** 2), count)
+    model.lengths_ = RowLengths.of(rows, every)
+    size = 1 + count + len(every)
+    model.novelty_model_ = NoveltyModel.of(torch.ones(5 + size + size**2), count, len(every))
     model._set_fitted(Example((images[:2],), {}))
     return model
 

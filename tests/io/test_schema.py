@@ -45,6 +45,7 @@ def test_older_headers_get_the_keys_they_lack():
         "rule": None,
         "detection": None,
         "training_rows": None,
+        "lengths": [],
     }
     with pytest.raises(QIPFFileError, match="its header is"):
         checked_header({**old, **written_by()}, "f")

@@ -1,4 +1,4 @@
-"""Log-odds of error and of novelty: against scikit-learn, laws, extremes."""
+"""Log-odds of error: against scikit-learn, laws, extremes."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,10 @@ from qipf.layered.error_model import (
     ErrorModel,
     Evidence,
     LogOdds,
-    NoveltyModel,
     balanced,
+    energy,
     fit_error_model,
     fit_log_odds,
-    fit_novelty_model,
-    standardised_mean,
-    unusual_columns,
 )
 
 
@@ -97,9 +94,10 @@ def test_perfectly_separated_rows_stay_finite():
     assert bool((found(columns).diff() > 0).all())
 
 
-def test_unusual_columns_by_hand():
-    found = unusual_columns(torch.tensor([[0.0, 0.0]]), torch.tensor([[-3.0]]))
-    np.testing.assert_allclose(found, [[-np.log(2), 3.0]])
+def test_the_energy_by_hand():
+    np.testing.assert_allclose(
+        energy(torch.tensor([[0.0, 0.0], [1e4, 0.0]])), [[-np.log(2)], [-1e4]]
+    )
 
 
 def evidence_case(count=600, seed=0):
@@ -177,40 +175,6 @@ def test_no_errors_no_model():
     assert fit_error_model(misleading, wrong, torch.zeros_like(perturbed)) is None
 
 
-def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
-    rng = np.random.default_rng(0)
-    mix = np.array([[1.0, 0.0], [3.0, 4.0]])
-    clean = torch.from_numpy(rng.normal(size=(20_000, 2)) @ mix.T + [5.0, -7.0])
-    model = fit_novelty_model(clean, torch.zeros(len(clean), dtype=torch.bool))
-    offsets = clean[:50].numpy() - clean.numpy().mean(0)
-    inverse = np.linalg.inv(np.cov(clean.numpy().T, bias=True))
-    expected = np.sqrt(np.einsum("ni,ij,nj->n", offsets, inverse, offsets))
-    # the covariance is shrunk a little
-    np.testing.assert_allclose(model.columns(clean[:50])[:, 2], expected, rtol=0.03)
-
-
-def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
-    rng = np.random.default_rng(0)
-    clean = rng.normal(size=(300, 3))
-    sides = np.where(rng.random((300, 1)) < 0.5, -6.0, 6.0)
-    odd = np.concatenate([rng.normal(size=(300, 1)), sides + rng.normal(size=(300, 2))], 1)
-    rows = torch.from_numpy(np.concatenate([clean, odd]))
-    perturbed = torch.arange(600) >= 300
-    model = fit_novelty_model(rows, perturbed)
-    found = model(rows)
-    assert float(found[perturbed].min()) > float(found[~perturbed].median())
-    assert bool((model.log_odds.slopes >= 0).all())
-    torch.testing.assert_close(model.terms(rows).sum(1), found)
-
-
-@pytest.mark.parametrize("layers", [0, 1, 3])
-def test_novelty_with_columns_that_do_not_vary(layers):
-    rows = torch.ones(40, 1 + layers).double()
-    found = fit_novelty_model(rows, torch.arange(40) >= 20)(rows)
-    assert bool((found == found[0]).all())
-    assert torch.isfinite(found).all()
-
-
 @pytest.mark.parametrize("layers", [0, 2])
 def test_parameters_are_those_of_the_model(layers):
     rng = np.random.default_rng(layers)
@@ -218,39 +182,19 @@ def test_parameters_are_those_of_the_model(layers):
     evidence = Evidence(*columns)
     wrong, perturbed = evidence.odds[:, 0] > 0, torch.arange(60) >= 30
     error = fit_error_model(evidence, wrong, perturbed)
-    novelty = fit_novelty_model(evidence.unusual, perturbed)
     again = ErrorModel.of(torch.tensor(error.parameters(), dtype=torch.float64))
     assert again.parameters() == error.parameters()
     torch.testing.assert_close(again(evidence), error(evidence))
-    other = NoveltyModel.of(torch.tensor(novelty.parameters(), dtype=torch.float64), layers)
-    assert other.parameters() == novelty.parameters()
-    torch.testing.assert_close(other(evidence.unusual), novelty(evidence.unusual))
 
 
 def test_without_a_fit():
     evidence, *_ = evidence_case()
     torch.testing.assert_close(ErrorModel.unfitted(1)(evidence), evidence.odds[:, 0])
-    torch.testing.assert_close(NoveltyModel.unfitted(1)(evidence.unusual), evidence.unusual[:, 1])
-    alone = evidence.unusual[:, :1]
-    torch.testing.assert_close(NoveltyModel.unfitted(0)(alone), alone[:, 0])
-
-
-def test_the_mean_of_standardised_columns():
-    columns, _ = case()
-    wide = torch.cat([columns, torch.ones(len(columns), 1).double()], 1)
-    plain = ((columns - columns.mean(0)) / columns.std(0, correction=0)).sum(1) / 3
-    torch.testing.assert_close(standardised_mean(wide)(wide), plain)
 
 
 def test_columns_that_vary_by_rounding_alone_count_as_constant():
     """Less than a billionth of the largest number, or of one where all numbers are smaller."""
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
-    model = fit_novelty_model(rows, torch.zeros(50, dtype=torch.bool))
-    used = [bool(row.any()) for row in model.whiten]
-    assert used == [True, False, False, True]
-    slopes = standardised_mean(rows).slopes
-    np.testing.assert_allclose(slopes, [1 / rows[:, 0].numpy().std() / 4, 0, 0,
-                                        1 / rows[:, 3].numpy().std() / 4])  # fmt: skip
     positive = rows[:, 0] + rows[:, 3] > 0
     assert (fit_log_odds(rows, positive).slopes > 0).tolist() == [True, False, False, True]

@@ -47,12 +47,20 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     prediction = model(features, logits)
     np.testing.assert_allclose(model.uncertainty(features, logits), uncertainty, rtol=1e-5)
     np.testing.assert_allclose(prediction.p_error, 1 / (1 + np.exp(-uncertainty)), rtol=1e-4)
-    unusual = np.column_stack([energy, -model.log_density(features, logits)])
+    own = model.lengths_
+    lengths = [np.linalg.norm(features[site.layer], axis=1) for site in own.sites]
+    last = features[own.sites[-1].layer] - own.mean.numpy()
+    part = np.linalg.norm(last @ own.outside.numpy(), axis=1)
+    *lengths, part = np.log(np.stack([*lengths, part], 1) + own.shortest.numpy()).T
+    density = model.log_density(features, logits)
+    unusual = np.column_stack([energy, -density, *lengths])
     novelty = model.novelty_model_
     distance = np.linalg.norm((unusual - novelty.mean.numpy()) @ novelty.whiten.numpy(), axis=1)
-    columns = np.column_stack([energy, unusual[:, -1], distance])
+    columns = np.column_stack([energy, -density[:, -1], part, distance])
     constant, *slopes = novelty.log_odds.parameters()
-    np.testing.assert_allclose(prediction.novelty, constant + columns @ slopes, rtol=1e-6)
+    np.testing.assert_allclose(
+        prediction.novelty, constant + columns @ slopes, rtol=1e-6, atol=1e-6
+    )
     np.testing.assert_array_equal(model.novelty(features, logits), prediction.novelty)
     np.testing.assert_allclose(prediction.probabilities, mixture)
 

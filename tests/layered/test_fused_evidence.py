@@ -10,9 +10,10 @@ import torch
 from qipf.layered import evidence_kernels
 from qipf.layered import fused_evidence as subject
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
 from qipf.layered.mixture import evidence_of, posteriors_of
+from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.layered.scorer import Scorer
 from qipf.network.features import LayerSite
 
@@ -193,14 +194,16 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
 def scores_there(fields, weights, logits, rows, error, novelty):
     sites = [LayerSite(str(number)) for number in range(len(fields))]
     named = dict(zip(sites, fields, strict=True))
-    scorer = Scorer(named, weights, error, novelty, torch.device("cpu"))
-    return scorer(logits, dict(zip(sites, rows, strict=True)))
+    read = dict(zip(sites, rows, strict=True))
+    lengths = RowLengths.of(read, sites)
+    scorer = Scorer(named, weights, error, lengths, novelty, torch.device("cpu"))
+    return scorer(logits, read)
 
 
 @pytest.mark.slow
 def test_scores_by_the_kernels_are_those_of_pytorch(interpreter):
     fields, weights, logits, rows = make_inputs(4)
-    models = ErrorModel.of(torch.linspace(0.1, 1, 10)), NoveltyModel.of(torch.ones(24), 3)
+    models = ErrorModel.of(torch.linspace(0.1, 1, 10)), NoveltyModel.of(torch.ones(61), 3, 3)
     inputs = (fields, weights, logits, rows, *models)
     for found, wanted in zip(
         interpreter(scores_there, *inputs), scores_there(*inputs), strict=True

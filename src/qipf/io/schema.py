@@ -31,8 +31,8 @@ _ORIGIN = ("format_version", "library_version", "kind")
 _KEYS = {
     "field": (*_ORIGIN, "parameters", "fitted", "features", "network", *DECISIONS),
     "model": (*_ORIGIN, "parameters", "fitted", "features", "network", *DECISIONS),
-    "layers": (*_ORIGIN, "parameters", "layers", "network", *DECISIONS),
-    "features": (*_ORIGIN, "parameters", "layers", "perturbed", *DECISIONS),
+    "layers": (*_ORIGIN, "parameters", "layers", "lengths", "network", *DECISIONS),
+    "features": (*_ORIGIN, "parameters", "layers", "lengths", "perturbed", *DECISIONS),
     "rule": (*_ORIGIN, "rule"),
 }
 
@@ -57,6 +57,8 @@ def checked_header(header: dict[str, Any], path: str) -> dict[str, Any]:
         header = {"rule": None, "detection": None, **header}
     if "parameters" in header:  # older files have no sample of training rows
         header = {"training_rows": None, **header}
+    if kind in ("layers", "features"):  # nor lengths of rows
+        header = {"lengths": [], **header}
     require_keys(path, "header", header, _KEYS[kind])
     if not isinstance(header["library_version"], str):
         refuse(path, f"its library_version is {header['library_version']!r:.80}")

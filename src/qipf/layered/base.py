@@ -13,17 +13,11 @@ from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import DISTILLED
-from qipf.layered.error_model import (
-    ErrorModel,
-    Evidence,
-    LogOdds,
-    NoveltyModel,
-    fit_error_model,
-    fit_novelty_model,
-)
+from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import TuningPosteriors, thinning
+from qipf.layered.mixture import TuningPosteriors, evidence_of, thinning
+from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import REDUCTIONS
 from qipf.network.features import LayerSite, Rows
@@ -49,13 +43,15 @@ class LayeredModel(CalibrationMixin):
     fields_ : the layers' fields.
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
     error_model_ : uncertainty from the log-odds of the mixture, the softmax and the layers.
-    novelty_model_ : novelty from the energy and the layers' log densities.
+    lengths_ : the layers whose rows' lengths are read for the novelty, and how.
+    novelty_model_ : novelty from the energy, the layers' log densities and the lengths.
     """
 
     layers_: tuple[LayerSite, ...]
     fields_: tuple[ClassField, ...]
     weights_: Tensor  # (1 + layers,)
     error_model_: ErrorModel
+    lengths_: RowLengths
     novelty_model_: NoveltyModel
 
     drawn_as = "qipf_plus"
@@ -70,6 +66,10 @@ class LayeredModel(CalibrationMixin):
     def layer_fields(self) -> dict[LayerSite, ClassField]:
         """The fields by layer site."""
         return dict(zip(self.layers_, self.fields_, strict=True))
+
+    def _sites_read(self) -> tuple[LayerSite, ...]:
+        """The layers with fields, and those whose lengths alone are read."""
+        return tuple(dict.fromkeys((*self.layers_, *self.lengths_.sites)))
 
     def _check_sizes(self) -> None:
         """Raise `QIPFInputError` for parameters that no model can be fitted with."""
@@ -100,7 +100,8 @@ class LayeredModel(CalibrationMixin):
         """What scores on this device; prepared once."""
         if any(field.embeddings.device != device for field in self.fields_):
             self.fields_ = tuple(field.to(device) for field in self.fields_)
-        parts = (self.fields_, self.weights_, self.error_model_, self.novelty_model_)
+        scores = (self.error_model_, self.lengths_, self.novelty_model_)
+        parts = (self.fields_, self.weights_, *scores)
         scorer: Scorer | None = self.__dict__.get("_prepared")
         if scorer is None or not scorer.is_of(device, *parts):
             scorer = Scorer(self.layer_fields(), *parts[1:], device)
@@ -138,20 +139,28 @@ class LayeredModel(CalibrationMixin):
         self._training = None
         count = len(self.layers_)
         self.error_model_ = ErrorModel.unfitted(count)
-        self.novelty_model_ = NoveltyModel.unfitted(count)
+        self.novelty_model_ = NoveltyModel.unfitted(count, len(self.lengths_.sites))
         if posteriors is None:
             return
         clean, _ = tuning.sets["clean"]
         self._training = TrainingSample(class_logits(clean)[:KEPT_ROWS].cpu(), examples)
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
         weights = self.weights_.to(clean.device)
-        evidence = Evidence(*(columns.cpu() for columns in posteriors.evidence(weights)))
+        step, evidence = thinning(tuning), posteriors.evidence(weights)
+        lengths = torch.cat(
+            [
+                self.lengths_(logits[::step], {s: rows[s][::step] for s in self.lengths_.sites})
+                for logits, rows in tuning.sets.values()
+            ]
+        )
+        unusual = torch.cat([evidence.unusual, lengths], 1)
+        evidence = Evidence(evidence.odds.cpu(), unusual.cpu())
         wrong, sets = posteriors.wrong.cpu(), posteriors.sets.cpu()
         perturbed = sets > 0
         fitted = fit_error_model(evidence, wrong, perturbed)
         self.error_model_ = fitted or self.error_model_
-        self.novelty_model_ = fit_novelty_model(evidence.unusual, perturbed)
-        uncertainty, step = self.error_model_(evidence), thinning(tuning)
+        self.novelty_model_ = fit_novelty_model(evidence.unusual, perturbed, count)
+        uncertainty = self.error_model_(evidence)
         found = [
             error_detection(uncertainty[sets == i], wrong[sets == i], logits[::step].cpu())
             for i, (logits, _) in enumerate(tuning.sets.values())
@@ -164,9 +173,13 @@ class LayeredModel(CalibrationMixin):
     def _explained(
         self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int
     ) -> list[Explanation]:
-        weights, scores = self.weights_.to(logits.device), (self.error_model_, self.novelty_model_)
+        scorer, scores = self._scorer(logits.device), (self.error_model_, self.novelty_model_)
+        probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
+        found = probabilities, scorer.lengths.beside(evidence, logits, rows)
         fields = self.layer_fields()
-        return explanations(logits, rows, posteriors, densities, weights, scores, fields, nearest)
+        return explanations(
+            logits, rows, posteriors, found, scorer.weights, scores, fields, nearest
+        )
 
     def _usable(self, logits: Tensor, rows: Rows, given: str) -> tuple[Tensor, Rows, Tensor | None]:
         """Logits, rows, and the mask of predictions that `nan_policy` leaves out.
@@ -178,7 +191,7 @@ class LayeredModel(CalibrationMixin):
             (logits, *filled), missing = usable_rows([logits, *rows.values()])
             return logits, dict(zip(rows, filled, strict=True)), missing
         require_finite(logits, f"The {given} for these inputs")
-        for site in self.layers_:
+        for site in self._sites_read():
             require_finite(rows[site], f"{site} for these inputs")
         return logits, rows, None
 
@@ -229,7 +242,7 @@ class LayeredModel(CalibrationMixin):
             + _terms(error.near, ("constant", "mixture", "softmax", *map(str, self.layers_)))
             + "; far from it "
             + _terms(error.far, ("constant", "mixture")),
-            "novelty": _terms(novelty, ("constant", "energy", last, "distance")),
+            "novelty": _terms(novelty, term_names(last)),
             "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
         }
 

@@ -1,4 +1,4 @@
-r"""Uncertainty and novelty of predictions from what the softmax and the layers say of them.
+r"""Uncertainty of predictions from what the softmax and the layers say of them.
 
 The uncertainty is a log-odds of error, from log-odds against the predicted class k:
 
@@ -11,10 +11,6 @@ are logistic regressions on the tuning rows. Near the training data single layer
 are added up; far from it each of them can be wrong with certainty, and the bounded mixture is
 better (research/README.md). :math:`1 / (1 + e^{-u})` estimates the probability of an error.
 
-The novelty is the log-odds that an input is perturbed, from its energy, the last layer's log
-density and the Mahalanobis distance of the energy and all layers' log densities from those of clean
-rows. The distance has two sides: smooth images have a high density in early layers.
-
 No slope is negative: more evidence against the predicted class never lowers the uncertainty.
 """
 
@@ -24,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 #: Penalty on the squared slopes of standardised columns, relative to the mean log-likelihood, and
@@ -75,7 +70,7 @@ class Evidence(NamedTuple):
     """What the scores of some predictions are computed from."""
 
     odds: Tensor  # (n, 2 + layers) against the predicted class: mixture, softmax, layers
-    unusual: Tensor  # (n, 1 + layers) the energy, and minus the layers' log densities
+    unusual: Tensor  # (n, columns) the energy, first, and what `qipf.layered.novelty` adds
 
 
 @dataclass(frozen=True)
@@ -125,58 +120,9 @@ class ErrorModel:
         return ErrorModel(*(part.to(device) for part in (self.gate, self.far, self.near)))
 
 
-@dataclass(frozen=True)
-class NoveltyModel:
-    """The novelty, from the energy and the layers' log densities."""
-
-    log_odds: LogOdds  # of a perturbed input, by energy, last layer's log density, and distance
-    mean: Tensor  # (1 + layers,) of clean rows
-    whiten: Tensor  # (1 + layers, 1 + layers) to unit covariance of clean rows
-
-    def columns(self, unusual: Tensor) -> Tensor:  # (n, 1 + layers) -> (n, 3)
-        """The energy, minus the last layer's log density, and the distance from clean rows."""
-        offsets = unusual - self.mean.to(unusual)
-        distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1).sqrt()
-        return torch.stack([unusual[:, 0], unusual[:, -1], distance], 1)
-
-    def __call__(self, unusual: Tensor) -> Tensor:  # (n, 1 + layers) -> (n,)
-        """The novelty of each input."""
-        return self.log_odds(self.columns(unusual))
-
-    def terms(self, unusual: Tensor) -> Tensor:  # (n, 4)
-        """What the novelty is the sum of: constant, energy, last layer, distance."""
-        found = self.columns(unusual) * self.log_odds.slopes.to(unusual)
-        return torch.cat([torch.full_like(found[:, :1], self.log_odds.constant), found], 1)
-
-    def parameters(self) -> tuple[float, ...]:
-        """Constant and slopes, then mean and whitening."""
-        return (*self.log_odds.parameters(), *self.mean.tolist(), *self.whiten.flatten().tolist())
-
-    @classmethod
-    def of(cls, parameters: Tensor, layers: int) -> "NoveltyModel":
-        """The inverse of `parameters`."""
-        odds, mean, whiten = parameters.split([4, 1 + layers, (1 + layers) ** 2])
-        return cls(LogOdds.of(odds), mean, whiten.view(1 + layers, 1 + layers))
-
-    @classmethod
-    def unfitted(cls, layers: int) -> "NoveltyModel":
-        """Minus the last layer's log density, or the energy if there are no layers."""
-        slopes, columns = torch.tensor([0.0, 1.0, 0.0]).double(), 1 + layers
-        zeros = torch.zeros(columns, columns).double()
-        return cls(LogOdds(0.0, slopes), zeros[0], zeros)
-
-    def to(self, device: torch.device) -> "NoveltyModel":
-        """The same on another device."""
-        return NoveltyModel(self.log_odds.to(device), self.mean.to(device), self.whiten.to(device))
-
-
-def unusual_columns(
-    logits: Tensor,  # (n, classes)
-    densities: Tensor,  # (n, layers) logarithms
-) -> Tensor:  # (n, 1 + layers)
-    """The energy of the logits, and minus the log densities of the layers."""
-    energy = -torch.logsumexp(logits.double(), 1, keepdim=True)
-    return torch.cat([energy, -densities.double()], 1)
+def energy(logits: Tensor) -> Tensor:  # (n, classes) -> (n, 1)
+    """Minus the logarithm of the sum of the exponentials of the logits, in float64."""
+    return -torch.logsumexp(logits.double(), 1, keepdim=True)
 
 
 def fit_error_model(
@@ -189,11 +135,11 @@ def fit_error_model(
     The regressions near and far are fitted with the rows' probabilities of being there, and then
     both are scaled alike to the likeliest log-odds on all rows.
     """
-    energy = evidence.unusual[:, :1]
-    gate = fit_log_odds(energy, perturbed, balanced(perturbed)) or LogOdds(
+    by_energy = evidence.unusual[:, :1]
+    gate = fit_log_odds(by_energy, perturbed, balanced(perturbed)) or LogOdds(
         0.0, torch.zeros(1).double()
     )
-    far_share = torch.sigmoid(gate(energy.cpu()))
+    far_share = torch.sigmoid(gate(by_energy.cpu()))
     near = fit_log_odds(evidence.odds, wrong, 1 - far_share)
     far = fit_log_odds(evidence.odds[:, :1], wrong, far_share)
     if near is None or far is None:  # the mixture tells nothing in one of the two
@@ -208,40 +154,6 @@ def fit_error_model(
         return None
     scale, shift = float(scaling.slopes[0]), scaling.constant
     return ErrorModel(gate, far.scaled(scale, shift), near.scaled(scale, shift))
-
-
-def fit_novelty_model(unusual: Tensor, perturbed: Tensor) -> NoveltyModel:  # (n, 1 + layers), (n,)
-    """The novelty that tells perturbed rows from clean ones.
-
-    Without perturbed rows, or if no column tells them apart, the mean of the standardised columns.
-    """
-    unusual, perturbed = unusual.double().cpu(), perturbed.cpu()
-    clean = unusual[~perturbed]
-    mean, deviation = clean.mean(0), clean.std(0, correction=0)
-    varies = deviation > CONSTANT * clean.abs().amax(0).clamp(min=1)
-    scale = torch.where(varies, 1 / deviation, 0.0)
-    covariance = torch.from_numpy(ledoit_wolf(((clean - mean) * scale).numpy())[0])
-    values, vectors = torch.linalg.eigh(covariance)
-    usable = values > CONSTANT
-    whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
-    found = NoveltyModel(LogOdds(0.0, torch.zeros(3).double()), mean, whiten)
-    columns = found.columns(unusual)
-    fitted = fit_log_odds(columns, perturbed, balanced(perturbed))
-    return NoveltyModel(fitted or standardised_mean(columns[~perturbed]), mean, whiten)
-
-
-def standardised_mean(columns: Tensor) -> LogOdds:  # (n, columns)
-    """The mean of the columns, each standardised by these rows.
-
-    >>> rows = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
-    >>> standardised_mean(rows)(torch.tensor([[1.0, 5.0]]))
-    tensor([0.5000])
-    """
-    columns = columns.double().cpu()
-    deviation = columns.std(0, correction=0)
-    varies = deviation > CONSTANT * columns.abs().amax(0).clamp(min=1)
-    slopes = torch.where(varies, 1 / deviation, 0.0) / len(deviation)
-    return LogOdds(-float(slopes @ columns.mean(0)), slopes)
 
 
 def balanced(positive: Tensor) -> Tensor:  # (n,)

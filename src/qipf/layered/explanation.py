@@ -6,7 +6,8 @@ posteriors, so that each has a share of it; the shares sum to one:
 .. math:: 1 - \bar p_k = \sum_l \alpha_l\,(1 - q_{l,k}), \qquad
           \text{share}_l = \frac{\alpha_l\,(1 - q_{l,k})}{1 - \bar p_k}
 
-Uncertainty and novelty are sums of terms (`qipf.layered.error_model`), which are listed too.
+Uncertainty and novelty are sums of terms (`qipf.layered.error_model`, `qipf.layered.novelty`),
+which are listed too.
 """
 
 import math
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from qipf.display import Shown
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel, NoveltyModel
-from qipf.layered.mixture import evidence_of, own_and_others
+from qipf.layered.error_model import ErrorModel, Evidence
+from qipf.layered.mixture import own_and_others
+from qipf.layered.novelty import NoveltyModel, term_names
 from qipf.network.features import LayerSite, Rows
 
 #: Name of the softmax among the layers.
@@ -172,7 +174,7 @@ def explanations(
     logits: Tensor,  # (n, classes)
     rows: Rows,
     posteriors: Tensor,  # (n, 1 + layers, classes)
-    densities: Tensor,  # (n, layers) logarithms
+    found: tuple[Tensor, Evidence],  # the mixture's probabilities, and the evidence with lengths
     weights: Tensor,  # (1 + layers,)
     scores: tuple[ErrorModel, NoveltyModel],
     fields: Mapping[LayerSite, ClassField],
@@ -180,14 +182,14 @@ def explanations(
 ) -> list[Explanation]:
     """One explanation per prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
-    probabilities, evidence = evidence_of(logits, posteriors, densities, weights)
+    probabilities, evidence = found
     support, others = own_and_others(posteriors, predicted)
     share = shares(others.sum(2), weights)  # not of 1 - p, which loses digits near one
     confidence, preferred = posteriors.max(2)
     names = [SOFTMAX, *map(str, fields)]
     values = (weights.expand_as(share), preferred, confidence, support, share)
     of_error = ("constant", "mixture", *names)
-    of_novelty = ("constant", "energy", names[-1], "distance")
+    of_novelty = term_names(names[-1])
     columns = zip(
         predicted.tolist(),
         scores[0](evidence).tolist(),

@@ -24,6 +24,7 @@ from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
 from qipf.layered.mixture import fit_mixture
+from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
     Features,
     Predictions,
@@ -177,6 +178,7 @@ class FeatureQIPF(LayeredModel):
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
+            model.lengths_ = RowLengths.of(sample, model.layers_)
             model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
             model._fit_scores(tuning, posteriors, len(whole))
             if held_out is not None:  # training examples and held-out ones at the same rate
@@ -380,7 +382,7 @@ class FeatureQIPF(LayeredModel):
         graph = FeaturesGraph(
             self.layer_fields(),
             self.weights_,
-            (self.error_model_, self.novelty_model_),
+            (self.error_model_, self.lengths_, self.novelty_model_),
             self._limits(rule),
             few.logits.device,
         )

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from qipf.calibration.accept_rule import within
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.mixture import evidence_of, posteriors_of
+from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
 from qipf.network.forward import device_of
 from qipf.network.tasks import single_logits
@@ -34,7 +35,7 @@ class MixtureGraph(nn.Module):
         self,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
-        scores: tuple[ErrorModel, NoveltyModel],
+        scores: tuple[ErrorModel, RowLengths, NoveltyModel],
         limits: Mapping[str, float],  # of an accept rule; empty without one
         device: torch.device,
     ) -> None:
@@ -43,8 +44,9 @@ class MixtureGraph(nn.Module):
         self._fields = {site: field.to(device) for site, field in fields.items()}
         self.weights: Tensor
         self.register_buffer("weights", weights.to(device))
-        error, novelty = scores
-        self._error, self._novelty = error.to(device), novelty.to(device)
+        error, lengths, novelty = scores
+        self._error, self._lengths = error.to(device), lengths.to(device)
+        self._novelty = novelty.to(device)
 
     def scored(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Logits (n, classes), and in float64 the scores (n,) and probabilities (n, classes)."""
@@ -54,6 +56,7 @@ class MixtureGraph(nn.Module):
             none = torch.zeros_like(logits[:, :0]).double()
             densities = torch.cat([none, *(v.log_density[:, None].double() for v in values)], 1)
             probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
+            evidence = self._lengths.beside(evidence, logits, rows)
             uncertainty = self._error(evidence)
             novelty = self._novelty(evidence.unusual)
             finite = torch.isfinite(logits).all(1)
@@ -86,18 +89,19 @@ class LayersGraph(MixtureGraph):
         net: nn.Module,
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
-        scores: tuple[ErrorModel, NoveltyModel],
+        scores: tuple[ErrorModel, RowLengths, NoveltyModel],
         example: Example,
         limits: Mapping[str, float],
     ) -> None:
         super().__init__(fields, weights, scores, limits, device_of(net))
         self.net, self._example = net, example
+        self._sites = tuple(dict.fromkeys((*fields, *scores[1].sites)))
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
         """The network's logits and their scores."""
         filled = self._example.filled(tensors)
         run = partial(self.net, *filled.inputs, **filled.options)
-        sites, mask = tuple(self._fields), attention_mask(filled)
+        sites, mask = self._sites, attention_mask(filled)
         output, rows = run_once(self.net, run, sites, mask=mask)
         return self.scored(single_logits(output), rows)
 

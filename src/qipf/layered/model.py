@@ -20,6 +20,7 @@ from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
 from qipf.layered.mixture import LEAST, fit_mixture
+from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
@@ -53,8 +54,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     with the log-odds :math:`o_l` of the softmax and of each layer, and the probability g, by the
     energy of the logits, that the input is far from the training data. All constants are fitted to
     the errors on the same inputs. The sigmoid of u is the estimated probability of an error,
-    ``model(inputs).p_error``. The novelty, from the energy and the layers' densities, tells unusual
-    inputs, right or wrong.
+    ``model(inputs).p_error``. The novelty, from the energy, the layers' densities and the lengths
+    of their rows, tells unusual inputs, right or wrong.
 
     Parameters
     ----------
@@ -157,6 +158,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights
+            model.lengths_ = RowLengths.of(centers, sites if fields else ())
             model._set_fitted(example)
             model._fit_scores(tuning, posteriors, seen)
         return self
@@ -231,7 +233,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             if not is_constant(self.net):
                 raise RuntimeError("The network may hold something that changes.")
             output, rows = self._read(example.filled(inputs))
-            found = scorer.scores(output, *(rows[site] for site in scorer.fields))
+            found = scorer.scores(output, *(rows[site] for site in scorer.sites))
             now = network_state(self.net)
             if now is None or now.key != state.key:
                 raise RuntimeError("The network changes itself.")
@@ -268,13 +270,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )
         with torch.no_grad():
-            return run_in_batches(self.net, example, self.layers_, self._example)
+            return run_in_batches(self.net, example, self._sites_read(), self._example)
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None
     ) -> tuple[nn.Module, dict[str, Any]]:
         metadata = self._graph_metadata(rule, max_centers)
-        scores = self.error_model_, self.novelty_model_
+        scores = self.error_model_, self.lengths_, self.novelty_model_
         fields, limits = self.layer_fields(), self._limits(rule)
         graph = LayersGraph(self.net, fields, self.weights_, scores, example, limits)
         return graph, metadata
@@ -302,7 +304,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         fitted_with = checked_fingerprint(header, path)
         restore_layers(model, header, arrays, path)
         model.fitted_with = fitted_with
-        for site in model.layers_ if net is not None else ():
+        for site in model._sites_read() if net is not None else ():
             named_layer(model.net, site.layer)
         return model
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from qipf.field.engines.base import blocks, full_precision
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel, Evidence, NoveltyModel
+from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
+from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.layered.replays import Replays
 from qipf.network.features import LayerSite, Rows
 from qipf.network.replaying import allowed
@@ -44,11 +45,14 @@ class Scorer:
         fields: Mapping[LayerSite, ClassField],
         weights: Tensor,  # (1 + layers,)
         error: ErrorModel,
+        lengths: RowLengths,
         novelty: NoveltyModel,
         device: torch.device,
     ) -> None:
-        self._made_of = (tuple(fields.values()), weights, error, novelty)
+        self._made_of = (tuple(fields.values()), weights, error, lengths, novelty)
         self.fields = dict(fields)
+        self.sites = tuple(dict.fromkeys((*fields, *lengths.sites)))
+        self.lengths = lengths.to(device)
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)
         self.device, self.replays, self.network_replays = device, Replays(), Replays()
@@ -83,15 +87,18 @@ class Scorer:
         fused = self._fused(logits)
         size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
         for part in blocks(max(1, len(logits)), size):
-            own = {site: rows[site][part] for site in self.fields}
+            own = {site: rows[site][part] for site in self.sites}
             if fused:
-                yield fused(fused.joined(logits[part], own.values()))
+                joint = fused.joined(logits[part], (own[site] for site in self.fields))
+                probabilities, evidence = fused(joint)
             else:
-                yield evidence_of(logits[part], *self.posteriors(logits[part], own), self.weights)
+                found = self.posteriors(logits[part], own)
+                probabilities, evidence = evidence_of(logits[part], *found, self.weights)
+            yield probabilities, self.lengths.beside(evidence, logits[part], own)
 
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
-        inputs = (logits, *(rows[site] for site in self.fields))
+        inputs = (logits, *(rows[site] for site in self.sites))
         found = None
         if logits.is_cuda and 0 < len(logits) <= IN_GRAPH and self._fused(logits) and allowed():
             found = self.replays(self.scores, inputs)
@@ -101,7 +108,7 @@ class Scorer:
         """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum."""
         parts = []
         for probabilities, evidence in self.evidence(
-            logits, dict(zip(self.fields, rows, strict=True))
+            logits, dict(zip(self.sites, rows, strict=True))
         ):
             uncertainty = self.error(evidence)
             novelty = self.novelty(evidence.unusual)

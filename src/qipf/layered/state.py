@@ -11,8 +11,9 @@ from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import FEWEST
-from qipf.layered.error_model import ErrorModel, NoveltyModel
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
+from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED, NAN_POLICIES
 
@@ -51,9 +52,15 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 #: Largest mean of a layer's outputs: differences from it must not overflow.
 LARGEST = 1e30
 
-#: Arrays of the uncertainty and the novelty. A file has neither if these were not fitted, as in
-#: earlier versions.
+#: Arrays of the uncertainty and the novelty; none in a file without scores that were fitted.
 SCORES = ("error_model", "novelty_model")
+
+#: Arrays of the lengths of rows, with their types and numbers of axes.
+LENGTHS: dict[str, tuple[type, int]] = {
+    "shortest": (np.float64, 1),
+    "length mean": (np.float32, 1),
+    "length outside": (np.float32, 2),
+}
 
 
 def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
@@ -65,31 +72,38 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     decisions, arrays = calibration.calibration_state(model)
     arrays["weights"] = model.weights_.numpy()
     scores = [s.parameters() for s in (model.error_model_, model.novelty_model_)]
-    count = len(model.layers_)
-    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count)
+    count, lengths = len(model.layers_), model.lengths_
+    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count, len(lengths.sites))
     if scores != [s.parameters() for s in unfitted]:
         arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
+    if lengths.sites:
+        parts = (lengths.shortest, lengths.mean, lengths.outside)
+        arrays |= {name: part.cpu().numpy() for name, part in zip(LENGTHS, parts, strict=True)}
+    measured = [{"layer": site.layer, "side": site.side} for site in lengths.sites]
     layers = []
     for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
         metric = field.metric
         described = (site.layer, site.side, metric.gain_free, float(field.bandwidth), field.classes)
         layers.append(dict(zip(LAYER_KEYS, described, strict=True)))
-        parts = (metric.mean, metric.directions, field.embeddings, field.counts, field.labels)
-        for name, part in zip(LAYER_ARRAYS, (*parts, field.examples), strict=True):
+        own = (metric.mean, metric.directions, field.embeddings, field.counts, field.labels)
+        for name, part in zip(LAYER_ARRAYS, (*own, field.examples), strict=True):
             arrays[f"{name} {number}"] = part.cpu().numpy().astype(LAYER_ARRAYS[name][0])
-    return {"parameters": parameters, "layers": layers, **decisions}, arrays
+    header = {"parameters": parameters, "layers": layers, "lengths": measured}
+    return header | decisions, arrays
 
 
 def restore_layers(
     model: "LayeredModel", header: dict[str, Any], arrays: Arrays, path: str
 ) -> None:
     """Set fields, weights, parameters and calibration from a file's content, which is checked."""
-    sites = _checked_sites(path, header["layers"], SIDES[header["kind"]])
+    sides = SIDES[header["kind"]]
+    sites = _checked_layers(path, header["layers"], sides)
+    measured = _checked_sites(path, header["lengths"], sides, ("layer", "side"))
     parameters = header["parameters"]
     if isinstance(parameters, dict) and parameters:
         parameters = {"nan_policy": "raise", **parameters}  # earlier files have none
     _check_parameters(path, parameters)
-    _check_arrays(path, arrays, len(sites))
+    _check_arrays(path, arrays, len(sites), bool(measured))
     weights = arrays["weights"]
     if len(weights) != 1 + len(sites) or not (weights >= 0).all() or abs(weights.sum() - 1) > 1e-6:
         refuse(path, f"its weights are not {1 + len(sites)} shares of one")
@@ -99,7 +113,9 @@ def restore_layers(
     model.fields_ = tuple(
         _field(path, layer, number, arrays) for number, layer in enumerate(header["layers"])
     )
-    model.error_model_, model.novelty_model_ = _checked_scores(path, arrays, len(sites))
+    model.lengths_ = _lengths(path, measured, arrays)
+    counts = len(sites), len(measured)
+    model.error_model_, model.novelty_model_ = _checked_scores(path, arrays, *counts)
     calibration.restore_calibration(model, header, arrays, path)
 
 
@@ -135,45 +151,74 @@ def _check_parameters(path: str, parameters: Any) -> None:
         require(type(value) is int and least <= value < most, path, name, value)
 
 
-def _checked_sites(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[LayerSite, ...]:
+def _checked_sites(
+    path: str, layers: Any, sides: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[LayerSite, ...]:
+    """Different layers; each is described by these keys."""
     if not isinstance(layers, list):
         refuse(path, f"its layers are {layers!r:.80}")
     for layer in layers:
-        require_keys(path, "layer", layer, LAYER_KEYS)
-        name, side, gain_free, width, classes = (layer[key] for key in LAYER_KEYS)
+        require_keys(path, "layer", layer, keys)
+        name, side = layer["layer"], layer["side"]
         if not isinstance(name, str) or side not in sides:
             refuse(path, f"its layer is {name!r:.80} ({side!r:.80})")
+    sites = tuple(LayerSite(layer["layer"], layer["side"]) for layer in layers)
+    if len(set(sites)) != len(sites):
+        refuse(path, "its layers are not different ones of one network")
+    return sites
+
+
+def _checked_layers(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[LayerSite, ...]:
+    """The layers that have fields, with what is told of each field."""
+    sites = _checked_sites(path, layers, sides, LAYER_KEYS)
+    for layer in layers:
+        gain_free, width, classes = (layer[key] for key in LAYER_KEYS[2:])
         require(type(gain_free) is bool, path, "gain_free", gain_free)
         usable = type(width) is float and NARROWEST <= width <= WIDEST
         require(usable, path, "bandwidth", width)
         require(type(classes) is int and classes >= 2, path, "number of classes", classes)
-    sites = tuple(LayerSite(layer["layer"], layer["side"]) for layer in layers)
-    if len(set(sites)) != len(sites) or len({layer["classes"] for layer in layers}) > 1:
+    if len({layer["classes"] for layer in layers}) > 1:
         refuse(path, "its layers are not different ones of one network")
     if sum(layer["classes"] for layer in layers) > MOST_CLASSES:
         refuse(path, f"it has {layers[0]['classes']} classes in {len(layers)} layers, too many")
     return sites
 
 
-def _checked_scores(path: str, arrays: Arrays, layers: int) -> tuple[ErrorModel, NoveltyModel]:
-    error, novelty = ErrorModel.unfitted(layers), NoveltyModel.unfitted(layers)
+def _lengths(path: str, sites: tuple[LayerSite, ...], arrays: Arrays) -> RowLengths:
+    if not sites:
+        return RowLengths.of({}, ())
+    shortest, mean, outside = (arrays[name] for name in LENGTHS)
+    if len(shortest) != 1 + len(sites) or len(outside) != len(mean):
+        refuse(path, "its arrays of lengths do not fit each other")
+    if not (shortest > 0).all() or np.abs(mean).max() > LARGEST or np.abs(outside).max() > 1.001:
+        refuse(path, "its arrays of lengths are out of range")
+    return RowLengths(sites, *(_tensor(part) for part in (shortest, mean, outside)))
+
+
+def _checked_scores(
+    path: str, arrays: Arrays, layers: int, measured: int
+) -> tuple[ErrorModel, NoveltyModel]:
+    error, novelty = ErrorModel.unfitted(layers), NoveltyModel.unfitted(layers, measured)
     if not any(name in arrays for name in SCORES):
         return error, novelty
     parameters = [_tensor(arrays[name]) for name in SCORES]
+    if not measured and len(parameters[1]) == len(novelty.parameters()) - 1:  # of earlier files
+        start, rest = parameters[1].split([3, len(parameters[1]) - 3])
+        parameters[1] = torch.cat([start, torch.zeros_like(start[:1]), rest])
     sizes = len(error.parameters()), len(novelty.parameters())
     for name, found, size in zip(SCORES, parameters, sizes, strict=True):
         if len(found) != size:
             refuse(path, f"its {name} has {len(found)} numbers, not {size}")
-    error, novelty = ErrorModel.of(parameters[0]), NoveltyModel.of(parameters[1], layers)
+    error, novelty = ErrorModel.of(parameters[0]), NoveltyModel.of(parameters[1], layers, measured)
     for part in (error.gate, error.far, error.near, novelty.log_odds):
         if not bool((part.slopes >= 0).all()):
             refuse(path, "it has a slope below 0")
     return error, novelty
 
 
-def _check_arrays(path: str, arrays: Arrays, layers: int) -> None:
+def _check_arrays(path: str, arrays: Arrays, layers: int, measured: bool) -> None:
     kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
-    kinds["weights"] = (np.float64, 1)
+    kinds |= {"weights": (np.float64, 1), **(LENGTHS if measured else {})}
     if any(name in arrays for name in SCORES):
         kinds |= dict.fromkeys(SCORES, (np.float64, 1))
     if set(arrays) - calibration.ARRAYS != set(kinds):

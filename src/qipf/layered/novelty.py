@@ -1,0 +1,177 @@
+r"""Novelty of inputs: how unlike the training data they are, whatever is predicted for them.
+
+The novelty is the log-odds that an input is perturbed, a logistic regression on the tuning rows
+over four columns:
+
+- the energy :math:`-\log\sum_c e^{z_c}` of the logits z,
+- minus the log density of the last layer's field,
+- the logarithm of the length of what the last row has outside the directions in which the training
+  rows vary most,
+- the Mahalanobis distance from clean rows of the energy, the log densities of all fields, and the
+  logarithms of the lengths of all rows that are read.
+
+The fields see directions alone (`qipf.layered.metric`); lengths are what they leave out. The
+distance has two sides: smooth images have a high density in early layers, and short rows.
+No slope is negative.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from sklearn.covariance import ledoit_wolf
+from torch import Tensor
+
+from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, energy, fit_log_odds
+from qipf.network.features import LayerSite, Rows
+
+#: Length below which rows count as equally short, relative to the mean length of training rows.
+SHORTEST = 1e-3
+
+#: Training rows from which directions are computed.
+MOST_ROWS = 20_000
+
+#: Columns of the regression, beside the constant.
+COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """Logarithms of the lengths of rows, and of the part of the last row that is unusual."""
+
+    sites: tuple[LayerSite, ...]  # the layers whose rows are measured, in order
+    shortest: Tensor  # (sites + 1,) added to the lengths; the last one to that of the part
+    mean: Tensor  # (D,) of training rows of the last site
+    outside: Tensor  # (D, r) orthonormal directions in which these vary least
+
+    @classmethod
+    def of(cls, rows: Rows, sites: Sequence[LayerSite]) -> "RowLengths":
+        """From rows (n, D) of training examples; without sites there is nothing to measure."""
+        if not sites:
+            return cls((), torch.zeros(1), torch.zeros(0), torch.zeros(0, 0))
+        last = rows[sites[-1]][:MOST_ROWS].double()
+        mean = last.mean(0)
+        offsets = last - mean
+        _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
+        outside = vectors[:, : last.shape[1] - last.shape[1] // 2]
+        lengths = [rows[site][:MOST_ROWS].double().norm(dim=1).mean() for site in sites]
+        lengths.append(offsets.norm(dim=1).mean())
+        shortest = (SHORTEST * torch.stack(lengths)).clamp(min=torch.finfo(torch.float32).tiny)
+        return cls(tuple(sites), shortest, mean.float(), outside.float().contiguous())
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, classes) -> (n, sites + 1)
+        """Of each input: all lengths, and the length of the unusual part; zero without sites."""
+        if not self.sites:
+            return torch.zeros_like(logits[:, :1]).double()
+        part = (rows[self.sites[-1]].float() - self.mean) @ self.outside
+        measured = [*(rows[site] for site in self.sites), part]
+        lengths = torch.stack([row.double().square().sum(1).sqrt() for row in measured], 1)
+        return torch.log(lengths + self.shortest)
+
+    def beside(self, evidence: Evidence, logits: Tensor, rows: Rows) -> Evidence:
+        """The evidence with the lengths as its last columns."""
+        return Evidence(evidence.odds, torch.cat([evidence.unusual, self(logits, rows)], 1))
+
+    def to(self, device: torch.device) -> "RowLengths":
+        """The same on another device."""
+        tensors = (part.to(device) for part in (self.shortest, self.mean, self.outside))
+        return RowLengths(self.sites, *tensors)
+
+
+def unusual_columns(
+    logits: Tensor,  # (n, classes)
+    densities: Tensor,  # (n, layers) logarithms
+) -> Tensor:  # (n, 1 + layers)
+    """The energy of the logits, and minus the log densities of the layers."""
+    return torch.cat([energy(logits), -densities.double()], 1)
+
+
+@dataclass(frozen=True)
+class NoveltyModel:
+    """The novelty, from the energy, the log densities of some layers, and lengths."""
+
+    log_odds: LogOdds  # of a perturbed input, by the four columns
+    mean: Tensor  # (1 + layers + sites,) of clean rows
+    whiten: Tensor  # (the same twice) to unit covariance of clean rows
+    layers: int
+
+    def columns(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + sites) -> (n, 4)
+        """The energy, minus the last layer's log density, the unusual part, and the distance."""
+        offsets = unusual[:, :-1] - self.mean.to(unusual)
+        distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1).sqrt()
+        return torch.stack([unusual[:, 0], unusual[:, self.layers], unusual[:, -1], distance], 1)
+
+    def __call__(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + sites) -> (n,)
+        """The novelty of each input."""
+        return self.log_odds(self.columns(unusual))
+
+    def terms(self, unusual: Tensor) -> Tensor:  # (n, 5)
+        """What the novelty is the sum of: the constant, and each column's part."""
+        found = self.columns(unusual) * self.log_odds.slopes.to(unusual)
+        return torch.cat([torch.full_like(found[:, :1], self.log_odds.constant), found], 1)
+
+    def parameters(self) -> tuple[float, ...]:
+        """Constant and slopes, then mean and whitening."""
+        return (*self.log_odds.parameters(), *self.mean.tolist(), *self.whiten.flatten().tolist())
+
+    @classmethod
+    def of(cls, parameters: Tensor, layers: int, sites: int) -> "NoveltyModel":
+        """The inverse of `parameters`."""
+        size = 1 + layers + sites
+        odds, mean, whiten = parameters.split([1 + COLUMNS, size, size**2])
+        return cls(LogOdds.of(odds), mean, whiten.view(size, size), layers)
+
+    @classmethod
+    def unfitted(cls, layers: int, sites: int) -> "NoveltyModel":
+        """Minus the last layer's log density, or the energy if there are no layers."""
+        slopes, size = torch.tensor([0.0, 1.0, 0.0, 0.0]).double(), 1 + layers + sites
+        zeros = torch.zeros(size, size).double()
+        return cls(LogOdds(0.0, slopes), zeros[0], zeros, layers)
+
+    def to(self, device: torch.device) -> "NoveltyModel":
+        """The same on another device."""
+        mean, whiten = self.mean.to(device), self.whiten.to(device)
+        return NoveltyModel(self.log_odds.to(device), mean, whiten, self.layers)
+
+
+def term_names(last: str) -> tuple[str, ...]:
+    """What the terms of the novelty are called, with the name of the last layer."""
+    return ("constant", "energy", last, "unusual part", "distance")
+
+
+def fit_novelty_model(
+    unusual: Tensor,  # (n, 2 + layers + sites)
+    perturbed: Tensor,  # (n,)
+    layers: int,
+) -> NoveltyModel:
+    """The novelty that tells perturbed rows from clean ones.
+
+    Without perturbed rows, or if no column tells them apart, the mean of the standardised columns.
+    """
+    unusual, perturbed = unusual.double().cpu(), perturbed.cpu()
+    clean = unusual[~perturbed, :-1]
+    mean, deviation = clean.mean(0), clean.std(0, correction=0)
+    varies = deviation > CONSTANT * clean.abs().amax(0).clamp(min=1)
+    scale = torch.where(varies, 1 / deviation, 0.0)
+    covariance = torch.from_numpy(ledoit_wolf(((clean - mean) * scale).numpy())[0])
+    values, vectors = torch.linalg.eigh(covariance)
+    usable = values > CONSTANT
+    whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
+    found = NoveltyModel(LogOdds(0.0, torch.zeros(COLUMNS).double()), mean, whiten, layers)
+    columns = found.columns(unusual)
+    fitted = fit_log_odds(columns, perturbed, balanced(perturbed))
+    return NoveltyModel(fitted or standardised_mean(columns[~perturbed]), mean, whiten, layers)
+
+
+def standardised_mean(columns: Tensor) -> LogOdds:  # (n, columns)
+    """The mean of the columns, each standardised by these rows.
+
+    >>> rows = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
+    >>> standardised_mean(rows)(torch.tensor([[1.0, 5.0]]))
+    tensor([0.5000])
+    """
+    columns = columns.double().cpu()
+    deviation = columns.std(0, correction=0)
+    varies = deviation > CONSTANT * columns.abs().amax(0).clamp(min=1)
+    slopes = torch.where(varies, 1 / deviation, 0.0) / len(deviation)
+    return LogOdds(-float(slopes @ columns.mean(0)), slopes)

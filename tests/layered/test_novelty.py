@@ -1,0 +1,159 @@
+"""Novelty: lengths by NumPy, the distance in a limit, both sides, extremes."""
+
+import numpy as np
+import pytest
+import torch
+
+from qipf.layered.novelty import (
+    SHORTEST,
+    NoveltyModel,
+    RowLengths,
+    fit_novelty_model,
+    standardised_mean,
+    unusual_columns,
+)
+from qipf.network.features import LayerSite
+
+FIRST, LAST = LayerSite("a", "input"), LayerSite("b", "input")
+
+
+def rows_of(count, seed=0, spread=(5.0, 3.0, 0.1, 0.01)):
+    """Rows of two layers; those of the second vary in four directions that are not the axes."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(np.random.default_rng(9).normal(size=(4, 4)))[0]
+    last = rng.normal(size=(count, 4)) * spread @ turn.T + 2
+    made = {FIRST: rng.normal(size=(count, 3)) * 7, LAST: last}
+    return {site: torch.from_numpy(rows).float() for site, rows in made.items()}, turn
+
+
+def test_lengths_by_numpy():
+    rows, turn = rows_of(5000)
+    found = RowLengths.of(rows, (FIRST, LAST))
+    few, _ = rows_of(20, seed=1)
+    first, last = few[FIRST].double().numpy(), few[LAST].double().numpy()
+    mean = rows[LAST].double().numpy().mean(0)
+    floors = [np.linalg.norm(rows[site].double(), axis=1).mean() for site in (FIRST, LAST)]
+    floors.append(np.linalg.norm(rows[LAST].double().numpy() - mean, axis=1).mean())
+    offsets = rows[LAST].double().numpy() - mean
+    least = np.linalg.eigh(offsets.T @ offsets)[1][:, :2]  # half of the directions
+    np.testing.assert_allclose(least @ least.T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
+    part = np.linalg.norm((last - mean) @ least, axis=1)
+    lengths = np.stack([np.linalg.norm(first, axis=1), np.linalg.norm(last, axis=1), part], 1)
+    expected = np.log(lengths + SHORTEST * np.array(floors))
+    np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-3)
+
+
+def test_the_unusual_part_is_that_outside_of_the_usual_directions():
+    rows, turn = rows_of(5000)
+    found = RowLengths.of(rows, (LAST,))
+    usual, unusual = (torch.from_numpy(turn[:, k] * 30 + 2).float()[None] for k in (0, 3))
+    logits = torch.zeros(1, 2)
+    gap = found(logits, {LAST: unusual})[0, 1] - found(logits, {LAST: usual})[0, 1]
+    assert float(gap) > 3
+    torch.testing.assert_close(found.outside.T @ found.outside, torch.eye(2))
+
+
+def test_rows_that_are_zero_or_huge_have_finite_lengths():
+    rows = {LAST: torch.zeros(10, 4)}
+    found = RowLengths.of(rows, (LAST,))
+    for value in (0.0, 1e-40, 3e38):
+        lengths = found(torch.zeros(10, 2), {LAST: torch.full((10, 4), value)})
+        assert bool(torch.isfinite(lengths).all())
+
+
+def test_without_layers_there_is_nothing_to_measure():
+    found = RowLengths.of({}, ())
+    assert found(torch.ones(3, 2), {}).tolist() == [[0.0]] * 3
+
+
+def test_unusual_columns_by_hand():
+    found = unusual_columns(torch.tensor([[0.0, 0.0]]), torch.tensor([[-3.0]]))
+    np.testing.assert_allclose(found, [[-np.log(2), 3.0]])
+
+
+def test_the_columns_are_energy_last_layer_unusual_part_and_distance():
+    model = NoveltyModel.unfitted(2, 1)
+    rows = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double()
+    assert model.columns(rows).tolist() == [[1.0, 3.0, 5.0, 0.0]]
+    assert model(rows).tolist() == [3.0]
+    alone = torch.tensor([[1.0, 5.0]]).double()
+    assert NoveltyModel.unfitted(0, 0)(alone).tolist() == [1.0]  # the energy
+
+
+def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
+    rng = np.random.default_rng(0)
+    mix = np.array([[1.0, 0.0], [3.0, 4.0]])
+    clean = torch.from_numpy(rng.normal(size=(20_000, 2)) @ mix.T + [5.0, -7.0])
+    clean = torch.cat([clean, torch.zeros(len(clean), 1)], 1)
+    model = fit_novelty_model(clean, torch.zeros(len(clean), dtype=torch.bool), 1)
+    offsets = clean[:50, :2].numpy() - clean[:, :2].numpy().mean(0)
+    inverse = np.linalg.inv(np.cov(clean[:, :2].numpy().T, bias=True))
+    expected = np.sqrt(np.einsum("ni,ij,nj->n", offsets, inverse, offsets))
+    # the covariance is shrunk a little
+    np.testing.assert_allclose(model.columns(clean[:50])[:, 3], expected, rtol=0.03)
+
+
+def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
+    rng = np.random.default_rng(0)
+    clean = rng.normal(size=(300, 4))
+    sides = np.where(rng.random((300, 1)) < 0.5, -6.0, 6.0)
+    odd = np.concatenate([rng.normal(size=(300, 1)), sides + rng.normal(size=(300, 3))], 1)
+    rows = torch.from_numpy(np.concatenate([clean, odd]))
+    perturbed = torch.arange(600) >= 300
+    model = fit_novelty_model(rows, perturbed, 1)
+    found = model(rows)
+    assert float(found[perturbed].min()) > float(found[~perturbed].median())
+    assert bool((model.log_odds.slopes >= 0).all())
+    torch.testing.assert_close(model.terms(rows).sum(1), found)
+
+
+def test_each_column_is_heard_if_it_alone_tells_perturbed_rows():
+    rng = np.random.default_rng(0)
+    perturbed = torch.arange(400) >= 200
+    for place, column in ((0, 0), (2, 1), (4, 2)):  # energy, second of two layers, unusual part
+        rows = torch.from_numpy(rng.normal(size=(400, 5)))
+        rows[perturbed, place] += 4
+        slopes = fit_novelty_model(rows, perturbed, 2).log_odds.slopes
+        scaled = slopes[:3] / slopes[:3].sum()
+        assert float(scaled[column]) > 0.8
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_novelty_with_columns_that_do_not_vary(layers):
+    rows = torch.ones(40, 2 + layers).double()
+    found = fit_novelty_model(rows, torch.arange(40) >= 20, layers)(rows)
+    assert bool((found == found[0]).all())
+    assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize(("layers", "sites"), [(0, 0), (2, 3)])
+def test_parameters_are_those_of_the_model(layers, sites):
+    rng = np.random.default_rng(layers)
+    rows = torch.from_numpy(rng.normal(size=(60, 2 + layers + sites)))
+    model = fit_novelty_model(rows, torch.arange(60) >= 30, layers)
+    parameters = torch.tensor(model.parameters(), dtype=torch.float64)
+    again = NoveltyModel.of(parameters, layers, sites)
+    assert again.parameters() == model.parameters()
+    torch.testing.assert_close(again(rows), model(rows))
+    torch.testing.assert_close(model.to(torch.device("cpu"))(rows), model(rows))
+
+
+def test_the_mean_of_standardised_columns():
+    rng = np.random.default_rng(0)
+    columns = torch.from_numpy(rng.normal(size=(400, 2)) * [1.0, 20.0] + [3.0, -50.0])
+    wide = torch.cat([columns, torch.ones(len(columns), 1).double()], 1)
+    plain = ((columns - columns.mean(0)) / columns.std(0, correction=0)).sum(1) / 3
+    torch.testing.assert_close(standardised_mean(wide)(wide), plain)
+
+
+def test_columns_that_vary_by_rounding_alone_count_as_constant():
+    """Less than a billionth of the largest number, or of one where all numbers are smaller."""
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
+    rows = torch.cat([rows, torch.zeros(50, 1)], 1)
+    model = fit_novelty_model(rows, torch.zeros(50, dtype=torch.bool), 3)
+    used = [bool(row.any()) for row in model.whiten]
+    assert used == [True, False, False, True]
+    slopes = standardised_mean(rows[:, :4]).slopes
+    np.testing.assert_allclose(slopes, [1 / rows[:, 0].numpy().std() / 4, 0, 0,
+                                        1 / rows[:, 3].numpy().std() / 4])  # fmt: skip
