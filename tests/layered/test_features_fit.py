@@ -135,6 +135,8 @@ def test_invalid_use_is_rejected():
         FeatureQIPF().uncertainty(features, logits)
     with pytest.raises(QIPFInputError, match="max_tuning"):
         FeatureQIPF(max_tuning=0).fit(features, logits, labels)
+    with pytest.raises(QIPFInputError, match="Did you mean 'fast'"):
+        FeatureQIPF(effort="faster").fit(features, logits, labels)
     with pytest.raises(QIPFInputError, match="labels must hold classes 0..3"):
         FeatureQIPF().fit(features, logits, labels + 1)
     with pytest.raises(QIPFInputError, match="needs at least a few dozen"):

@@ -211,7 +211,7 @@ def test_images_are_perturbed_by_every_family_and_tables_by_those_that_fit():
 def test_strengths_are_relative_to_the_chance_of_so_many_classes(monkeypatch):
     chances = []
     monkeypatch.setattr(
-        holdout, "strengths", lambda accuracy, chance: chances.append(chance) or [0.5]
+        holdout, "strengths", lambda accuracy, chance, halvings: chances.append(chance) or [0.5]
     )
     images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     net = small()
@@ -222,7 +222,7 @@ def test_strengths_are_relative_to_the_chance_of_so_many_classes(monkeypatch):
 def test_the_accuracy_of_clean_inputs_needs_no_further_pass(monkeypatch):
     seen = []
 
-    def strengths(accuracy, chance):
+    def strengths(accuracy, chance, halvings):
         passed = len(seen)
         seen.append(accuracy(0.0))
         assert len(seen) == passed + 1

@@ -34,6 +34,8 @@ def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
         ({"reduction": "coresets"}, "Did you mean 'coreset'"),
         ({"reduction": None}, "Unknown reduction None"),
         ({"reduction": np.zeros(2)}, "Unknown reduction array"),
+        ({"effort": "faster"}, "Did you mean 'fast'"),
+        ({"effort": None}, "Unknown effort None"),
         ({"layers": "last"}, "layers must be 'auto' or a list"),
         ({"layers": []}, "layers must be 'auto' or a list"),
     ],

@@ -9,6 +9,7 @@ from qipf import QIPFWarning
 from qipf.field.bandwidth import silverman
 from qipf.layered import selection
 from qipf.layered.class_field import ClassField
+from qipf.layered.effort import FULL
 from qipf.layered.holdout import LABELS, PLACES, Tuning
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
@@ -70,27 +71,23 @@ def test_each_set_counts_the_same():
     assert torch.equal(once[0].directions, twice[0].directions)
 
 
-def test_many_rows_are_thinned_together_with_their_labels(monkeypatch):
-    monkeypatch.setattr(selection, "MOST_ROWS", 30)
-    thinned = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+def test_many_rows_are_thinned_together_with_their_labels():
+    thinned = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4, FULL._replace(rows=30))
     few = {name: rows[::4] for name, rows in SETS.items()}
     plain = chosen_metric(ROWS, LABELS_OF, few, TRUTH[::4], 3, 4)
     assert thinned[1] == plain[1]
     assert torch.equal(thinned[0].directions, plain[0].directions)
 
 
-def test_many_centres_are_tried_by_the_first_of_them(monkeypatch):
+def test_many_centres_are_tried_by_the_first_of_them():
     """And so are the rows that a metric is made of; the field has all."""
-    monkeypatch.setattr(selection, "TRIED_CENTERS", 50)
-    monkeypatch.setattr(selection, "METRIC_ROWS", 50)
+    few = FULL._replace(centers=50, metric_rows=50)
     first = chosen_metric(ROWS[:50], LABELS_OF[:50], SETS, TRUTH, 3, 4)
-    found = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+    found = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4, few)
     assert found[1] == first[1]
     assert torch.equal(found[0].directions, first[0].directions)
-    monkeypatch.setattr(selection, "METRIC_ROWS", 80)
-    assert not torch.equal(
-        chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)[0].directions, first[0].directions
-    )
+    other = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4, few._replace(metric_rows=80))
+    assert not torch.equal(other[0].directions, first[0].directions)
     assert len(fields_of(ROWS)[SITE].embeddings) == 80
 
 

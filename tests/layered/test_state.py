@@ -45,7 +45,7 @@ def assert_same(loaded, model):
 def test_a_model_comes_back_to_the_last_bit(tmp_path, layers, reduction):
     net, data = layered_network(), layered_data()
     options = {"max_centers": 35, "max_dimension": 2, "max_tuning": 45, "random_state": 7}
-    options["reduction"] = reduction
+    options |= {"reduction": reduction, "effort": "fast"}
     model = LayeredQIPF(net, layers, **options).fit([data])
     qipf.save(model, tmp_path / "layers.qipf")
     loaded = qipf.load(tmp_path / "layers.qipf", net)
@@ -112,6 +112,8 @@ def assert_rejected(path, data, reason):
         (("parameters", "reduction"), "kmeans", "its reduction is 'kmeans'"),
         (("parameters", "reduction"), ["random"], "its reduction is ['random']"),
         (("parameters", "reduction"), None, "its reduction is None"),
+        (("parameters", "effort"), "most", "its effort is 'most'"),
+        (("parameters", "effort"), [], "its effort is []"),
         (("parameters", "max_centers"), 0, "its max_centers is 0"),
         (("parameters", "max_tuning"), 2.0, "its max_tuning is 2.0"),
         (("parameters", "random_state"), -1, "its random_state is -1"),

@@ -13,6 +13,7 @@ from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import DISTILLED
+from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
@@ -61,6 +62,7 @@ class LayeredModel(CalibrationMixin):
     reduction: str
     max_dimension: int
     max_tuning: int
+    effort: str
     random_state: int
 
     def layer_fields(self) -> dict[LayerSite, ClassField]:
@@ -82,6 +84,8 @@ class LayeredModel(CalibrationMixin):
             )
         if not isinstance(self.reduction, str) or self.reduction not in REDUCTIONS:
             raise unknown_name("reduction", self.reduction, REDUCTIONS)
+        if not isinstance(self.effort, str) or self.effort not in EFFORTS:
+            raise unknown_name("effort", self.effort, EFFORTS)
         propagates(self.nan_policy)
 
     def _samples(self) -> tuple[int, int | None]:
@@ -92,6 +96,10 @@ class LayeredModel(CalibrationMixin):
         if self.reduction == "distilled":
             return max(centers, MOST_EXAMPLES), DISTILLED if centers == MOST_EXAMPLES else centers
         return centers, None
+
+    def _most_tuning(self) -> int:
+        """Largest number of examples to hold out."""
+        return min(int(self.max_tuning), EFFORTS[self.effort].tuning)
 
     def _distillation_seed(self) -> int | None:
         return int(self.random_state) if self.reduction == "distilled" else None
@@ -231,7 +239,7 @@ class LayeredModel(CalibrationMixin):
                 self.layer_fields().items(), self.weights_.tolist()[1:], strict=True
             )
         ]
-        names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning")
+        names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning", "effort")
         error, novelty = self.error_model_, self.novelty_model_.log_odds
         last = f"-log density of {self.layers_[-1]}" if self.layers_ else "energy"
         return {

@@ -20,6 +20,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
+from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
@@ -61,7 +62,7 @@ class FeatureQIPF(LayeredModel):
 
     Parameters
     ----------
-    max_centers, reduction, max_dimension, max_tuning, random_state, nan_policy : as in
+    max_centers, reduction, max_dimension, max_tuning, effort, random_state, nan_policy : as in
         `LayeredQIPF`.
 
     Attributes
@@ -92,6 +93,7 @@ class FeatureQIPF(LayeredModel):
         reduction: str = "auto",
         max_dimension: int = 128,
         max_tuning: int = 1000,
+        effort: str = "full",
         random_state: int = 0,
         nan_policy: str = "raise",
     ) -> None:
@@ -99,6 +101,7 @@ class FeatureQIPF(LayeredModel):
         self.reduction = reduction
         self.max_dimension = max_dimension
         self.max_tuning = max_tuning
+        self.effort = effort
         self.random_state = random_state
         self.nan_policy = nan_policy
         self._example: Predictions | None = None
@@ -173,6 +176,7 @@ class FeatureQIPF(LayeredModel):
                 int(self.max_dimension),
                 condensed,
                 self._distillation_seed(),
+                EFFORTS[self.effort],
             )
             fields, weights, posteriors = fit_mixture(fields, tuning)
         with self._changed() as model, torch.no_grad():
@@ -199,7 +203,7 @@ class FeatureQIPF(LayeredModel):
         """
         order = torch.from_numpy(random.permutation(examples))
         if others is None:
-            count = min(int(self.max_tuning), examples // ONE_IN)
+            count = min(self._most_tuning(), examples // ONE_IN)
             return order[count:], order[:count]
         return order, torch.from_numpy(random.permutation(others))[: int(self.max_tuning)]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from qipf.errors import QIPFInputError, warn
 from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
+from qipf.layered.effort import FULL, Effort
 from qipf.layered.families import STRIDE, Family, Hooks, fitting_families
 from qipf.layered.perturbations import strengths
 from qipf.network.batches import Batch
@@ -185,6 +186,7 @@ def tuning_sets(
     classes: int,
     seed: int,
     copied: Examples | None = None,
+    effort: Effort = FULL,
 ) -> Tuning:
     """The examples as they are, and perturbed by every family for inputs of their shape.
 
@@ -206,7 +208,7 @@ def tuning_sets(
             "floating point inputs if you can, or tokens that an nn.Embedding reads."
         )
         return found
-    few = _leading(groups, max(FEWEST, len(labels) // 2))
+    few = _leading(groups, max(FEWEST, int(effort.judged * len(labels))))
 
     clean = logits[: sum(group.rows for group in few)]
 
@@ -217,7 +219,8 @@ def tuning_sets(
 
     strongest: dict[str, float] = {}
     for name, family in progress(fitting.items(), "perturbing"):
-        for t in strengths(partial(accuracy, family), 1 / classes):
+        judge = partial(accuracy, family)
+        for t in strengths(judge, 1 / classes, halvings=effort.halvings):
             logits, rows = _run(net, groups, sites, family, t, seed + 1)
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)

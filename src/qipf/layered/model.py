@@ -16,6 +16,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
+from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
@@ -74,6 +75,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
+    effort : ``"full"``, or ``"fast"`` for a fit that tries out less: at most 250 held-out examples
+        and smaller trials.
     random_state : seed of the samples and the perturbations.
     nan_policy : ``"raise"`` for inputs with NaN or infinity in the network's output, or
         ``"propagate"``: the others are scored, and these have scores and p-values of NaN and are
@@ -107,6 +110,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         reduction: str = "auto",
         max_dimension: int = 128,
         max_tuning: int = 1000,
+        effort: str = "full",
         random_state: int = 0,
         nan_policy: str = "raise",
     ) -> None:
@@ -116,6 +120,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self.reduction = reduction
         self.max_dimension = max_dimension
         self.max_tuning = max_tuning
+        self.effort = effort
         self.random_state = random_state
         self.nan_policy = nan_policy
 
@@ -127,7 +132,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
         self._check_parameters()
-        random = np.random.RandomState(self.random_state)
+        random, effort = np.random.RandomState(self.random_state), EFFORTS[self.effort]
         sites: tuple[LayerSite, ...] = ()
         example: Example | None = None
 
@@ -145,12 +150,21 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             batched = batches(loader, self.net, "fit", "reading layers")
             seed = self._distillation_seed()
             centers, held, classes, copied = sample_examples(
-                batched, read, examples, int(self.max_tuning), random, 0 if seed is None else COPIED
+                batched, read, examples, self._most_tuning(), random, 0 if seed is None else COPIED
             )
-            tuning = tuning_sets(self.net, held, sites, classes, int(self.random_state), copied)
+            tuning = tuning_sets(
+                self.net, held, sites, classes, int(self.random_state), copied, effort
+            )
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(
-                    centers, tuning, sites, classes, int(self.max_dimension), condensed, seed
+                    centers,
+                    tuning,
+                    sites,
+                    classes,
+                    int(self.max_dimension),
+                    condensed,
+                    seed,
+                    effort,
                 )
                 fields, weights, posteriors = fit_mixture(fields, tuning, least)
         assert example is not None  # the loader holds examples

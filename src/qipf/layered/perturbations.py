@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from qipf.layered.effort import FULL
+
 #: Shares of the accuracy above chance that the network keeps when perturbed.
 KEPT = (0.9, 0.7, 0.5)
-
-#: Bisection steps in the search for a strength.
-HALVINGS = 7
 
 Perturbation = Callable[[Tensor, float, torch.Generator], Tensor]
 TokenPerturbation = Callable[["Text", float, torch.Generator], "Text"]
@@ -210,11 +209,15 @@ def perturbed(inputs: Tensor, perturb: Perturbation, t: float, seed: int) -> Ten
 
 
 def strengths(
-    accuracy: Callable[[float], float], chance: float, kept: Sequence[float] = KEPT
+    accuracy: Callable[[float], float],
+    chance: float,
+    kept: Sequence[float] = KEPT,
+    halvings: int = FULL.halvings,
 ) -> list[float]:
     """For each share in `kept`, the strength at which the accuracy above chance falls to it.
 
-    `accuracy` is that of the network at a strength. No strength is tried twice.
+    `accuracy` is that of the network at a strength. No strength is tried twice. The search takes
+    as many bisection steps as there are `halvings`.
     """
     accuracy = cache(accuracy)
     clean = accuracy(0.0)
@@ -222,7 +225,7 @@ def strengths(
     for share in kept:
         wanted = chance + share * (clean - chance)
         low, high = 0.0, 1.0
-        for _ in range(HALVINGS):
+        for _ in range(halvings):
             middle = (low + high) / 2
             low, high = (middle, high) if accuracy(middle) >= wanted else (low, middle)
         found.append((low + high) / 2)

@@ -11,6 +11,7 @@ from qipf.field.coreset import coreset
 from qipf.field.engines.base import blocks
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_field
+from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
 from qipf.layered.metric import Metric, Scatter, unit_length
 from qipf.network.features import LayerSite
@@ -22,9 +23,6 @@ SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.8)
 #: Factors on Silverman's bandwidth, of which every second one is compared first, then those beside
 #: the best of them. All are evaluated at once: a narrower kernel is a square of a wider one.
 FACTORS = tuple(1.4 * 2 ** (step / 2) for step in range(-1, 6))
-
-#: Most tuning rows and centres of a field that is compared, and rows that a metric is made from.
-MOST_ROWS, TRIED_CENTERS, METRIC_ROWS = 8000, 6000, 20_000
 
 #: Rows that are embedded at a time.
 EMBEDDED = 4096
@@ -44,6 +42,7 @@ def chosen_fields(
     dimension: int,
     condensed: int | None = None,
     seed: int | None = None,
+    effort: Effort = FULL,
 ) -> dict[LayerSite, ClassField]:
     """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer.
 
@@ -57,7 +56,7 @@ def chosen_fields(
     for site in progress(sites, "choosing fields"):
         rows = centers[site].to(labels.device)
         others = {name: found[site] for name, (_, found) in tuning.sets.items()}
-        chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension)
+        chosen = chosen_metric(rows, labels, others, tuning.labels, classes, dimension, effort)
         if chosen is None:
             warn(f"{site} gives the same numbers for every training input and is left out.")
             continue
@@ -120,19 +119,20 @@ def chosen_metric(
     tuning_labels: Tensor,  # (n,)
     classes: int,
     dimension: int,
+    effort: Effort = FULL,
 ) -> tuple[Metric, float] | None:
     """Metric and bandwidth of the most likely field, each set having the same weight.
 
     The compared fields have only the first centres, which are in random order. Without tuning
     rows, the middle shrinkage and bandwidth. None if all rows are equal.
     """
-    step = max(1, -(-len(tuning) * len(tuning_labels) // MOST_ROWS))
+    step = max(1, -(-len(tuning) * len(tuning_labels) // effort.rows))
     sets = [shown[::step] for shown in tuning.values()]
     truth = tuning_labels[::step]
-    few = rows[:TRIED_CENTERS], labels[:TRIED_CENTERS]
+    few = rows[: effort.centers], labels[: effort.centers]
     best: tuple[float, Metric, float] | None = None
     for gain_free in (False, True):
-        scatter = Scatter(rows[:METRIC_ROWS], labels[:METRIC_ROWS], gain_free)
+        scatter = Scatter(rows[: effort.metric_rows], labels[: effort.metric_rows], gain_free)
         for shrinkage in SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]:
             metric = scatter.metric(shrinkage, dimension)
             found = _best_width(metric, *few, sets, truth, classes)

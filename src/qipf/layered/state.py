@@ -11,6 +11,7 @@ from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import FEWEST
+from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import NoveltyModel, RowLengths
@@ -37,7 +38,7 @@ EXACT = 2**53
 
 #: Parameters of a model, and the arrays of each layer: name in the file, type, number of axes.
 NUMBERS = ("max_centers", "max_dimension", "max_tuning", "random_state")
-PARAMETERS = ("layers", "reduction", "nan_policy", *NUMBERS)
+PARAMETERS = ("layers", "reduction", "effort", "nan_policy", *NUMBERS)
 LAYER_KEYS = ("layer", "side", "gain_free", "bandwidth", "classes")
 LAYER_ARRAYS: dict[str, tuple[type, int]] = {
     "mean": (np.float32, 1),
@@ -101,7 +102,7 @@ def restore_layers(
     measured = _checked_sites(path, header["lengths"], sides, ("layer", "side"))
     parameters = header["parameters"]
     if isinstance(parameters, dict) and parameters:
-        parameters = {"nan_policy": "raise", **parameters}  # earlier files have none
+        parameters = {"nan_policy": "raise", "effort": "full", **parameters}  # not in earlier files
     _check_parameters(path, parameters)
     _check_arrays(path, arrays, len(sites), bool(measured))
     weights = arrays["weights"]
@@ -143,6 +144,7 @@ def _check_parameters(path: str, parameters: Any) -> None:
     if layers != "auto" and not named:
         refuse(path, f"its layers are {layers!r:.80}")
     require(reduction in REDUCTIONS, path, "reduction", reduction)
+    require(parameters["effort"] in tuple(EFFORTS), path, "effort", parameters["effort"])
     nan_policy = parameters["nan_policy"]
     require(nan_policy in NAN_POLICIES, path, "nan_policy", nan_policy)
     for name in NUMBERS:
