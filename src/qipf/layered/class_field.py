@@ -143,8 +143,14 @@ class ClassField:
         return [found[place] for place in range(len(bandwidths))]
 
     def in_one(self, rows: Tensor) -> FieldValues:  # (n, D)
-        """As `__call__`, in one block for any number of rows: for graphs."""
-        return self._chained(self.metric(rows) @ self.embeddings.T, [self.bandwidth])[0]
+        """As `__call__`, in one block for any number of rows: for graphs, and small batches."""
+        inverse = 1 / (self.bandwidth * self.bandwidth)
+        scores = (self.metric(rows) * inverse) @ self.embeddings.T
+        kernel = torch.softmax(scores, 1)
+        by_class = self._by_class(kernel)
+        # relative to the sum of all kernels; its logarithm is that of the nearest over its share
+        log_sum = scores.amax(1) - kernel.amax(1).log() - inverse
+        return self._values(by_class, log_sum)
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
@@ -191,10 +197,10 @@ class ClassField:
         sums = kernel.new_zeros(self.classes, kernel.shape[0])
         return sums.index_add(0, self.labels.long(), (kernel * self.counts).T).T
 
-    def _values(self, by_class: Tensor, nearest: Tensor) -> FieldValues:  # (n, classes), (n,)
-        """Values from kernels summed by class, relative to that of the nearest centre (its log)."""
+    def _values(self, by_class: Tensor, unit: Tensor) -> FieldValues:  # (n, classes), (n,)
+        """Values from kernels summed by class, relative to a kernel given by its logarithm."""
         total = by_class.sum(1, keepdim=True)
-        log_density = nearest + total[:, 0].log() - self._log_count
+        log_density = unit + total[:, 0].log() - self._log_count
         return FieldValues((by_class / total).clamp(min=SMALLEST), log_density)
 
     def to(self, device: torch.device) -> "ClassField":

@@ -87,14 +87,17 @@ class Scorer:
         fused = self._fused(logits)
         size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
         for part in blocks(max(1, len(logits)), size):
-            own = {site: rows[site][part] for site in self.sites}
+            whole = len(logits) <= size
+            values = logits if whole else logits[part]
+            own = {site: rows[site] if whole else rows[site][part] for site in self.sites}
             if fused:
-                joint = fused.joined(logits[part], (own[site] for site in self.fields))
+                joint = fused.joined(values, (own[site] for site in self.fields))
                 probabilities, evidence = fused(joint)
             else:
-                found = self.posteriors(logits[part], own)
-                probabilities, evidence = evidence_of(logits[part], *found, self.weights)
-            yield probabilities, self.lengths.beside(evidence, logits[part], own)
+                probabilities, evidence = evidence_of(
+                    values, *self.posteriors(values, own), self.weights
+                )
+            yield probabilities, self.lengths.beside(evidence, values, own)
 
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
