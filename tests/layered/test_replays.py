@@ -5,6 +5,7 @@ import pickle
 import pytest
 import torch
 
+from qipf import QIPFInputError
 from qipf.layered import replays as subject
 
 
@@ -62,11 +63,12 @@ def test_other_types_are_other_graphs(captured):
     assert len(captured) == len(replays) == 2
 
 
-def test_what_cannot_be_captured_is_called(monkeypatch, captured):
+@pytest.mark.parametrize("error", [RuntimeError, QIPFInputError])
+def test_what_cannot_be_captured_is_called(monkeypatch, captured, error):
     class Fails:
         def __init__(self, *_):
             captured.append("tried")
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise error("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(subject, "_Graph", Fails)
     replays = subject.Replays()

@@ -65,8 +65,8 @@ class RowLengths:
             return torch.zeros_like(logits[:, :1]).double()
         part = (rows[self.sites[-1]].float() - self.mean) @ self.outside
         measured = [*(rows[site] for site in self.sites), part]
-        lengths = torch.stack([row.double().square().sum(1).sqrt() for row in measured], 1)
-        return torch.log(lengths + self.shortest)
+        lengths = [torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in measured]
+        return torch.log(torch.stack(lengths, 1) + self.shortest)
 
     def beside(self, evidence: Evidence, logits: Tensor, rows: Rows) -> Evidence:
         """The evidence with the lengths as its last columns."""

@@ -17,8 +17,8 @@ from qipf.locks import Lock
 #: Most graphs that are kept; the one that was used longest ago is dropped first.
 MOST_GRAPHS = 4
 
-#: Most bytes that a call may allocate: a graph keeps its memory.
-MOST_BYTES = 2**28
+#: Most bytes that a call may allocate one after the other: a graph keeps its memory.
+MOST_BYTES = 2**29
 
 #: How far outputs of a graph may be from those of the call that it repeats.
 TOLERANCE = 1e-3
@@ -69,7 +69,7 @@ class Replays:
             return _Graph(function, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError:  # an operation that waits for the device, or too much memory
+        except Exception:  # an operation that waits for the device, or too much memory
             self._possible = False
             return None
 
