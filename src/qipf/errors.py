@@ -62,14 +62,18 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
+def shortened(text: str, most: int = 2000) -> str:
+    """Text of at most so many characters, and how many it had."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
 def printable(text: str, most: int = 2000) -> str:
     """Text from a file that is safe to print: control characters escaped, long text shortened.
 
     >>> printable("layer\\x1b[2J"), printable("a" * 99, most=3)
     ('layer\\\\x1b[2J', 'aaa… (99 characters)')
     """
-    if len(text) > most:
-        text = f"{text[:most]}… ({len(text):,} characters)"
+    text = shortened(text, most)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

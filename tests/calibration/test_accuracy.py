@@ -255,6 +255,14 @@ def test_a_prediction_says_which_estimator_it_needs(rng):
     assert estimate_accuracy(odds, held_out) == estimate_accuracy(odds, held_out, 0.95, "threshold")
 
 
+def test_inputs_are_novel_above_the_next_of_the_held_out_novelties(rng):
+    """At most 5 % of the held-out inputs are novel: of 50, those above the second highest."""
+    doubt, wrong = draw(rng, 50, "fair")
+    estimator = AccuracyEstimator(doubt, wrong, novelty=rng.permutation(50.0 + np.arange(50)))
+    told = estimator.estimate([0.1] * 4, novelty=[96.5, 97.0, 97.5, np.nan])
+    assert told.novel == 0.5
+
+
 def test_novelties_of_other_predictions_are_refused(rng):
     odds, wrong, novelty = log_odds_case(rng, 100)
     estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty)

@@ -96,3 +96,10 @@ def test_chance_by_hand():
     """A pair, three equal rows and five others; far apart in coarse steps too."""
     rows = 1e6 * np.array([[0.0], [0.0], [1.0], [1.0], [1.0], [2.0], [3.0], [4.0], [5.0], [6.0]])
     assert _chance(rows) == (0.5, (3 + 2 * 4 + 4) ** 0.5 / 10)
+
+
+def test_chance_of_rows_that_are_close():
+    """Two pairs that match in steps of 64 alone: four rows, and their sampling error."""
+    rows = np.array([[0.0], [10.0], [6400.0], [6410.0], *([1e5 * k] for k in range(1, 7))])
+    coarse = (4 + 3 + 3 * 5**0.5) / 10 / 64
+    assert _chance(rows) == pytest.approx((coarse, 4**0.5 / 10), rel=1e-12)

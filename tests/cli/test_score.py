@@ -232,7 +232,11 @@ def test_rows_with_nan_get_no_scores_if_asked_for(monkeypatch, capsys, folder, k
         monkeypatch, capsys, "score", "field.qipf", path, "-o", "s.npz", "--nan-policy", "propagate"
     )
     assert told[0] == 0, told
-    assert told[1].rstrip().endswith("; 2 rows with NaN or inf, without scores")
+    limit = field.outlier_limit_
+    share = np.mean(field.uncertainty(np.delete(BROKEN, [3, 7], 0)) > limit)
+    assert 0 < share < 1
+    assert f" ({share:.1%}): " in told[1]
+    assert ": 40 rows (2 with NaN or inf, without scores), mean uncertainty" in told[1]
     good = np.setdiff1d(np.arange(40), [3, 7])
     with np.load("s.npz") as found:
         np.testing.assert_allclose(
@@ -267,3 +271,5 @@ def test_the_policy_of_the_model_file_is_kept(monkeypatch, capsys, folder):
         40,
         None,
     )
+    _, out, _ = run(monkeypatch, capsys, *words[:-1])
+    assert out == "wrote s.npz: 40 rows (all with NaN or inf, without scores)\n"

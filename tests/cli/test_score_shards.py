@@ -138,12 +138,12 @@ def test_shards_with_nan_are_scored_if_asked_for(folder, monkeypatch, capsys):
     assert (code, "row 5" in err) == (2, True)
     code, out, _ = command(monkeypatch, capsys, *words, "--nan-policy", "propagate")
     assert code == 0
-    assert "; 1 row with NaN or inf, without scores" in out
+    assert " (1 with NaN or inf, without scores), mean" in out
     scores = pq.read_table(Path("out", *source.parts[1:]))["uncertainty"].to_numpy()
     assert np.flatnonzero(np.isnan(scores)).tolist() == [5]
     code, out, _ = command(monkeypatch, capsys, *words, "--nan-policy", "propagate")  # all kept
     assert "finished before: 4" in out
-    assert "; 1 row with NaN or inf, without scores" in out
+    assert " (1 with NaN or inf, without scores), mean" in out
 
 
 @pytest.mark.parametrize("room", [10, 2000])

@@ -54,7 +54,9 @@ def test_control_characters_and_long_names_are_not_printed(monkeypatch, capsys, 
     assert all(line.isprintable() and len(line) < 1000 for line in out.splitlines())
     code, out, _ = run(monkeypatch, capsys, "show", tmp_path / "f.qipf", "--json")
     assert out.rstrip("\n").isprintable()
-    assert json.loads(out)["features"] == list(field.feature_names_in_)
+    first, long, last = json.loads(out)["features"]
+    assert (first, last) == ("\x1b[2J\x9b\nfake line", "\ud800")
+    assert long == "b" * 200 + "… (1,000,000 characters)"
 
 
 def test_error_lines_do_not_control_the_terminal(monkeypatch, capsys, files):

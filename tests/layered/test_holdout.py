@@ -238,6 +238,27 @@ def test_the_accuracy_of_clean_inputs_needs_no_further_pass(monkeypatch):
     assert seen.count(0.8) == len(perturbations.FOR_IMAGES)  # of the first 30, six are wrong
 
 
+def test_strengths_are_found_with_other_random_numbers_than_the_sets(monkeypatch):
+    seen = []
+
+    def strengths(accuracy, chance):
+        accuracy(0.5)
+        return [0.5]
+
+    def recorded(net, groups, sites, family=None, t=0.0, seed=0):
+        if family is not None:
+            seen.append(seed)
+        return plain(net, groups, sites, family, t, seed)
+
+    plain = holdout._run
+    monkeypatch.setattr(holdout, "strengths", strengths)
+    monkeypatch.setattr(holdout, "_run", recorded)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    net = small()
+    tuning_sets(net, held(images, net(images).argmax(1)), (LayerSite("3", "input"),), 3, seed=7)
+    assert seen == [7, 8] * len(perturbations.FOR_IMAGES)
+
+
 class Embedding(nn.Module):
     """Tokens read by an embedding layer, or as numbers."""
 
@@ -309,6 +330,13 @@ def test_some_centres_keep_their_inputs_to_be_copied():
     assert torch.isin(places, found.centers[PLACES]).all()
     assert shown(found.copied)[:, 0].long().tolist() == places.tolist()
     assert len(plain.copied[PLACES]) == 0
+
+
+def test_no_more_are_copied_than_asked_for():
+    """Few examples leave places of the tuning sample to others."""
+    batched = batches([stream(20)], nn.Identity(), "fit", "reading")
+    found = sample_examples(batched, Network(), 30, 10, np.random.RandomState(0), copied=3)
+    assert (len(found.held[PLACES]), len(found.copied[PLACES])) == (20 // ONE_IN, 3)
 
 
 def test_large_inputs_are_not_kept(monkeypatch):

@@ -115,6 +115,12 @@ def test_a_layer_that_knows_nothing_is_left_out():
     torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
 
 
+def test_a_layer_stays_by_its_weight_or_by_its_share_in_the_uncertainty(monkeypatch):
+    shares = torch.tensor([0.5, 0.0, 0.0, 0.5]).double()  # of the softmax, and of the useless one
+    monkeypatch.setattr(mixture_weights.TuningPosteriors, "importances", lambda *_: shares)
+    assert list(fit_mixture(FIELDS, TUNING)[0]) == [GOOD, FAIR, USELESS]
+
+
 def test_layers_that_were_named_stay():
     fields, weights, _ = fit_mixture(FIELDS, TUNING, 0.0)
     assert list(fields) == [GOOD, FAIR, USELESS]

@@ -255,6 +255,11 @@ def test_a_harmless_family_reaches_full_strength():
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
 
 
+def test_an_accuracy_that_is_just_kept_is_kept():
+    """Half of the examples are right at any strength: as many as are wanted."""
+    assert strengths(lambda t: 0.5 if t else 1.0, 0.0, kept=(0.5,))[0] > 0.99
+
+
 def test_features_of_other_scales_are_perturbed_by_their_own():
     """As if every feature had been measured in other units."""
     scales = torch.tensor([1.0, 1000.0, 1e-3, 1.0, 50.0])

@@ -181,6 +181,25 @@ def test_invalid_content_is_rejected(path, calibration, case):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("seen", [0, 25])
+def test_arrays_of_any_other_length_are_rejected(rng, path, seen):
+    """Of both tests, and of a state that has seen nothing yet."""
+    calibration = Calibration(rng.normal(size=20), novelty=rng.normal(size=20))
+    monitor = ShiftMonitor(calibration, window=10)
+    if seen:
+        monitor.update_scores(*rng.normal(size=(2, seen)))
+    monitor.save(path)
+    header, arrays = read_file(path)
+    assert len(arrays) == 18
+    for name, array in arrays.items():
+        for other in (np.append(array, 0.0), array[:-1], array[None]):
+            if other.shape == array.shape:  # of an empty one
+                continue
+            path.write_bytes(encode(header, arrays | {name: other}))
+            with pytest.raises(QIPFFileError, match="its array"):
+                ShiftMonitor.load(path, calibration)
+
+
 def test_models_and_states_are_distinguished(path, tmp_path):
     field = qipf.QIPF(bandwidth="silverman").fit(make_logits(200).numpy())
     field.calibrate(make_logits(50, seed=1).numpy())

@@ -199,8 +199,20 @@ def test_a_pair_of_tensors_is_one_batch():
     (found,) = batches((inputs, labels), net, "fit", "reading")
     assert found.labels is labels
     torch.testing.assert_close(next(iter(found.inputs.tensors.values())), inputs)
-    two = list(batches((inputs, inputs), net, "fit", "reading"))  # two batches without labels
-    assert [batch.labels for batch in two] == [None, None]
+    for loader in ((inputs, inputs), [inputs, inputs], (inputs[:, :1], inputs[:, 1:2])):
+        two = list(batches(loader, net, "fit", "reading"))  # two batches without labels
+        assert [batch.labels for batch in two] == [None, None]
+
+
+@pytest.mark.parametrize("pair", [tuple, list])
+@pytest.mark.parametrize("make", [qipf.wrap, LayeredQIPF])
+def test_a_list_is_a_pair_too_and_labels_may_be_a_column(make, pair):
+    torch.manual_seed(0)
+    net, inputs = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(300, 4)
+    labels = inputs[:, :3].argmax(1)
+    model = make(net).fit(pair((inputs[:200], labels[:200])))
+    expected = model.calibrate([(inputs[200:], labels[200:])]).detection_
+    assert model.calibrate(pair((inputs[200:], labels[200:, None]))).detection_ == expected
 
 
 @pytest.mark.parametrize("make", [qipf.wrap, LayeredQIPF])

@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from qipf import QIPF, QIPFInputError
 from qipf.io.logits import table as limits
-from qipf.scoring import score_table
+from qipf.scoring import Scored, score_table
 from tests.conftest import make_logits
 
 TEST = make_logits(23, seed=3).double().numpy()
@@ -142,3 +142,16 @@ def test_errors_leave_no_output(tmp_path, field):
     with pytest.raises(QIPFInputError, match=r"t\.npy, row 20: logit_3 is nan\."):
         score_table(field, tmp_path / "t.npy", tmp_path / "s.csv")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.npy", "t.npz"]
+
+
+def test_rows_without_scores_count_as_rows_alone():
+    """The mean of two summaries is that of their rows with scores."""
+    whole, logits = Scored(), np.ones((10, 2))
+    logits[[0, 3, 4, 9], 1] = np.nan
+    scores = np.where(np.isfinite(logits[:, 1]), np.arange(10.0), np.nan)
+    for part in (slice(0, 4), slice(4, 5), slice(5, 10)):
+        whole.add(scores[part], 6.5, logits[part])
+    good = np.array([1.0, 2, 5, 6, 7, 8])
+    assert (whole.rows, whole.missing, whole.with_scores, whole.outliers) == (10, 4, 6, 2)
+    assert whole.mean == pytest.approx(good.mean(), rel=1e-12)
+    assert (whole.lowest, whole.highest) == (1, 8)

@@ -62,6 +62,7 @@ def test_another_shape_is_rejected_and_is_not_an_error_of_values():
         with pytest.raises(QIPFInputError, match=re.escape("y must have shape (2,)")) as caught:
             checked_labels(labels, 2, 3, "y")
         assert not isinstance(caught.value, LabelValueError)
+        assert ("Pass labels.reshape(-1)" in str(caught.value)) == (labels == [[0], [1]])
 
 
 def test_the_range_is_not_checked_without_a_number_of_classes():

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,10 @@ ALSO = {
     "field/kmeans": "field/test_coreset",
     "field/parameters": "field/test_estimator_errors",
     "field/engines": "field/engines/test_engines",
+    "monitor/batches": "monitor/test_monitor",
     "monitor/monitor": "monitor/test_both_scores",
     "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
+    "monitor/verdict": "monitor/test_monitor",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",
     "bench/scoring": "bench/test_end_to_end",
@@ -62,14 +65,16 @@ def tests_of(file: str) -> list[str]:
 
 
 class _Outcomes:
-    """A pytest plugin that keeps the first failure, and the seconds of each file."""
+    """A pytest plugin that keeps the first failure, and the CPU seconds of each file."""
 
     def __init__(self) -> None:
-        self.first, self.seconds = "", Counter[str]()
+        self.first, self.seconds, self.last = "", Counter[str](), time.process_time()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self.pytest_collectreport(report)
-        self.seconds[report.nodeid.split("::")[0]] += report.duration
+        now = time.process_time()
+        self.seconds[report.nodeid.split("::")[0]] += now - self.last
+        self.last = now
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed and not self.first:

@@ -162,7 +162,7 @@ def _print(
         "rows": scored.rows,
         **({"missing": scored.missing} if scored.missing else {}),
         "uncertainty": {"mean": scored.mean, "min": scored.lowest, "max": scored.highest}
-        if scored.rows > scored.missing
+        if scored.with_scores
         else dict.fromkeys(("mean", "min", "max")),
         "outliers": scored.outliers,
         "outlier_limit": {
@@ -172,14 +172,17 @@ def _print(
             "held_out": limit.held_out,
         },
     }
-    text = "no rows"  # all shards of a folder may be empty
-    if scored.rows > scored.missing:
-        text = (
-            f"{_count(scored.rows, 'row')}, mean uncertainty {scored.mean:.4g}, "
-            f"{_count(scored.outliers, 'outlier')} ({scored.outliers / scored.rows:.1%}): {limit}"
-        )
+    # all shards of a folder may be empty
+    text = _count(scored.rows, "row") if scored.rows else "no rows"
     if scored.missing:
-        text += f"; {_count(scored.missing, 'row')} with NaN or inf, without scores"
+        which = f"{scored.missing:,}" if scored.with_scores else "all"
+        text += f" ({which} with NaN or inf, without scores)"
+    if scored.with_scores:
+        share = scored.outliers / scored.with_scores
+        text += (
+            f", mean uncertainty {scored.mean:.4g}, {_count(scored.outliers, 'outlier')} "
+            f"({share:.1%}): {limit}"
+        )
     print_result(as_json, result, f"wrote {output}: {prefix}{text}")
 
 

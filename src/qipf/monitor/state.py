@@ -223,16 +223,14 @@ def _restored(path: str, header: Mapping[str, Any], arrays: Arrays, test: ScoreT
 
 def _martingale(path: str, arrays: Arrays, seen: int) -> Martingale:
     martingale, m = Martingale(), len(ALTERNATIVES)
-    if seen == 0:
-        return martingale
-    martingale.count = seen
-    martingale.gains = _array(path, arrays, "gains", m)
-    martingale.stakes = _array(path, arrays, "stakes", m)
-    martingale.best = _array(path, arrays, "best", m)
+    numbers = [_array(path, arrays, name, m) for name in ("gains", "stakes", "best")]
     start = _array(path, arrays, "best_start", m)
     evidence = _array(path, arrays, "evidence", 2)
-    numbers = (martingale.gains, martingale.stakes, martingale.best, evidence)
-    if not np.isfinite(np.concatenate(numbers)).all():
+    if seen == 0:  # no sum has begun: the best is -inf
+        return martingale
+    martingale.count = seen
+    martingale.gains, martingale.stakes, martingale.best = numbers
+    if not np.isfinite(np.concatenate([*numbers, evidence])).all():
         refuse(path, "its martingale holds NaN or inf")
     if not _are_counts(start) or start.max() >= seen or evidence[1] < max(evidence[0], 0.0):
         refuse(path, "its martingale is impossible")

@@ -49,12 +49,13 @@ def batches(
 
 
 def _is_one_batch(loader: Iterable[Any]) -> bool:
-    """Whether it is a pair of inputs and labels, not batches."""
-    if not isinstance(loader, tuple) or len(loader) != 2:
+    """Whether it is a pair of inputs and labels, not batches, which have equal shapes but for n."""
+    if not isinstance(loader, (tuple, list)) or len(loader) != 2:
         return False
     inputs, labels = loader
-    tensors = isinstance(inputs, Tensor) and isinstance(labels, Tensor)
-    return tensors and inputs.ndim > 1 and labels.ndim == 1 and len(inputs) == len(labels)
+    if not isinstance(inputs, Tensor) or not isinstance(labels, Tensor) or inputs.ndim < 2:
+        return False
+    return inputs.shape != labels.shape and labels.shape in ((len(inputs),), (len(inputs), 1))
 
 
 def _unpacked(batch: Any) -> tuple[Any, Any]:

@@ -101,7 +101,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 def as_metadata(provenance: Provenance, scored: Scored) -> dict[bytes, str]:
     """The entry for a file's metadata."""
     none = {"rows": scored.rows, "missing": scored.missing}
-    summary = asdict(scored) if scored.rows > scored.missing else none
+    summary = asdict(scored) if scored.with_scores else none
     return {KEY: json.dumps({"origin": asdict(provenance), "scored": summary}, allow_nan=False)}
 
 

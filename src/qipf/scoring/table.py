@@ -29,6 +29,11 @@ class Scored:
     outliers: int = 0  # rows that the field's `predict` calls outliers
     missing: int = 0  # rows with NaN or infinity, which have no scores
 
+    @property
+    def with_scores(self) -> int:
+        """Number of rows that have scores."""
+        return self.rows - self.missing
+
     def add(
         self,
         uncertainty: NDArray[np.float64],  # (n,)
@@ -52,10 +57,9 @@ class Scored:
         """Add the rows of another summary."""
         self.rows += other.rows
         self.missing += other.missing
-        scored = other.rows - other.missing
-        if scored == 0:
+        if other.with_scores == 0:
             return
-        self.mean += (other.mean - self.mean) * (scored / (self.rows - self.missing))
+        self.mean += (other.mean - self.mean) * (other.with_scores / self.with_scores)
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
         self.outliers += other.outliers

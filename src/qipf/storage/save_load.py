@@ -6,6 +6,7 @@ docs/architecture.md lists the arrays and header entries of each kind.
 """
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
 from qipf.display import aligned
-from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning, printable
+from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning, printable, shortened
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
@@ -198,7 +199,7 @@ def describe(path: Path | str) -> tuple[dict[str, Any], str]:
     """The header of a file as plain values with its size and arrays, and a summary as text."""
     header, arrays = read_file(path)
     # names in the text must not control a terminal, nor fill it
-    found = _restored(_printable(header), arrays, str(path), None)
+    found = _restored(_mapped(header, printable), arrays, str(path), None)
     size = Path(path).stat().st_size
     shapes = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
     text = aligned({"kind": "accept rule", "rule": str(found)})
@@ -208,16 +209,16 @@ def describe(path: Path | str) -> tuple[dict[str, Any], str]:
     version = f"qipf {library}, format {header['format_version']}, {size:,} bytes"
     net = ", net" if isinstance(found, NetworkModel) else ""
     text += "\n" + aligned({"in Python": f"qipf.load({str(path)!r}{net})", "written by": version})
-    return {**header, "arrays": shapes, "bytes": size}, text
+    return {**_mapped(header, shortened), "arrays": shapes, "bytes": size}, text
 
 
-def _printable(value: Any) -> Any:
-    """A header with all its texts printable and short."""
+def _mapped(value: Any, change: Callable[[str, int], str]) -> Any:
+    """A header with all its texts changed, to at most 200 characters."""
     if isinstance(value, str):
-        return printable(value, 200)
+        return change(value, 200)
     if isinstance(value, dict):
-        return {name: _printable(item) for name, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, list) else value
+        return {name: _mapped(item, change) for name, item in value.items()}
+    return [_mapped(item, change) for item in value] if isinstance(value, list) else value
 
 
 def _read(path: Path | str, net: nn.Module | None = None) -> Any:

@@ -35,6 +35,7 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
         raise QIPFInputError(
             f"{name} must have shape ({count},), one class per prediction, got "
             f"{tuple(values.shape)}."
+            + (" Pass labels.reshape(-1)." if values.shape == (count, 1) else "")
         )
     if values.is_complex() or (values.is_floating_point() and bool((values % 1 != 0).any())):
         raise LabelValueError(f"{name} must hold integers, the index of each true class.")

@@ -25,10 +25,15 @@ FILES = sound_files()
 @pytest.fixture
 def memory():
     """Bytes that Python, NumPy and Arrow took at most since the start of the test."""
+    pool = pyarrow.default_memory_pool()
+    before = pool.max_memory()  # since the start of the process, so of other tests
+
+    def most():
+        arrow = pool.max_memory()
+        return max(tracemalloc.get_traced_memory()[1], arrow if arrow > before else 0)
+
     tracemalloc.start()
-    yield lambda: max(
-        tracemalloc.get_traced_memory()[1], pyarrow.default_memory_pool().max_memory()
-    )
+    yield most
     tracemalloc.stop()
 
 

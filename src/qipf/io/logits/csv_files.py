@@ -99,10 +99,13 @@ def _numbers(
         return np.array([parse_number(value) for value in values])
     except ValueError:
         row = next(row for row, value in enumerate(values) if not is_number(value))
-        found = repr(values[row]) if values[row].strip() else "nothing"
-        raise QIPFInputError(
-            f"{path}, {where(row)}: the column {name!r} holds {found}, not a number."
-        ) from None
+        found = f"holds {values[row]!r}, not a number."
+        if not values[row].strip():
+            found = (
+                "is empty. Drop the row, or write nan, which qipf score --nan-policy propagate "
+                "gives no scores."
+            )
+        raise QIPFInputError(f"{path}, {where(row)}: the column {name!r} {found}") from None
 
 
 @contextmanager
