@@ -20,3 +20,9 @@ def test_what_is_missing_stays_missing_and_the_rest_is_converted():
     again = prediction_as(given, torch.zeros(1))
     assert torch.equal(again.uncertainty, given.uncertainty)
     assert again.p_value is None
+
+
+def test_the_text_counts_p_values_of_at_most_a_twentieth():
+    p = np.array([0.01, 0.04, 0.05, 0.051])
+    found = repr(Prediction(np.eye(4), np.arange(4), p, p_value=p))
+    assert "at most 0.05: 3 (75 %)" in found

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
 
 from qipf import QIPF, QIPFInputError
 from tests.conftest import make_logits, naive_moments
@@ -106,6 +108,20 @@ def test_partial_fit_goes_on_from_fit_and_from_a_pickle_and_use_does_not_disturb
     )
     assert parts.fit(train[:300]).n_samples_seen_ == 300
     np.testing.assert_array_equal(parts.uncertainty(test), first)
+
+
+def test_rows_or_what_was_learned_from_them_make_a_field_fitted(train, test):
+    field = QIPF(bandwidth=3.0)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(field)
+    field.partial_fit(train)
+    assert "offset_" not in vars(field)
+    check_is_fitted(field)
+    slim = field.without_rows()
+    assert "_rows" in vars(field)
+    assert "_rows" not in vars(slim)
+    check_is_fitted(slim)
+    np.testing.assert_array_equal(slim.uncertainty(test), field.uncertainty(test))
 
 
 def test_partial_fit_needs_rows_that_differ_only_when_it_is_used(train, test):

@@ -31,6 +31,14 @@ def keys(rows):
     return [row.tobytes() for row in np.asarray(rows)]
 
 
+def test_ten_rows_are_the_fewest_to_split():
+    rows = torch.arange(20.0).reshape(10, 2)
+    for count in (9, 10):
+        sampled = SimpleNamespace(count=count, sample=rows[:count], max_centers=100)
+        splits, held_out = fitting._splits(sampled, torch.device("cpu"))
+        assert (len(splits), len(held_out)) == ((5, 10) if count == 10 else (0, 0))
+
+
 def test_few_rows_are_held_out_in_turn(seen, train):
     labels = train.argmax(1)
     labels[::7] = (labels[::7] + 1) % 10

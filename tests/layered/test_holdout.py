@@ -315,6 +315,10 @@ def test_too_few_examples_give_no_sets():
         small(), held(torch.rand(FEWEST - 1, 36), torch.zeros(FEWEST - 1)), (), 3, 0
     )
     assert (found.sets, len(found.labels)) == ({}, 0)
+    table = torch.rand(FEWEST, 36, generator=torch.Generator().manual_seed(0))
+    enough = tuning_sets(small(), held(table, torch.zeros(FEWEST).long()), (), 3, 0)
+    assert len(enough.sets) > 1
+    assert len(enough.labels) == FEWEST
 
 
 def test_some_centres_keep_their_inputs_to_be_copied():

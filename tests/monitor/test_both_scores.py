@@ -114,3 +114,13 @@ def test_false_alarms_of_both_are_at_most_alpha():
         monitor = ShiftMonitor(calibration, window=1, random_state=seed)
         lowest.append(monitor.update_scores(scores[100:], novelty[100:]).p_value)
     assert np.mean(np.array(lowest) <= 0.05) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / streams_)
+
+
+def test_a_novelty_that_is_no_number_is_abstained_from_without_a_word(rng):
+    """By the rule's own limit, which warns of such scores."""
+    uncertainty, novelty = rng.uniform(size=(2, 400))
+    calibration = Calibration(uncertainty, np.zeros(400), novelty=novelty)
+    rule = qipf.accept_rule(uncertainty, np.zeros(400), 0.1, novelty=novelty, min_novelty_p=0.05)
+    monitor = ShiftMonitor(calibration, rule=rule)
+    verdict = monitor.update_scores([0.1, 0.2, np.nan, 0.3], [0.1, np.nan, 0.2, np.inf])
+    assert verdict.abstained == 3

@@ -92,6 +92,18 @@ def test_a_last_line_without_its_end_can_be_left(path):
         assert not source.unfinished
 
 
+def test_a_position_before_an_unfinished_line_is_known_by_what_was_read(path, monkeypatch):
+    """Not by what has replaced it since, however long the unfinished line is."""
+    for name, value in (("CHUNK", 4), ("TAIL", 8), ("LONGEST_LINE", 10)):
+        monkeypatch.setattr(module, name, value)
+    path.write_bytes(b"abc\n123456789")
+    with LineSource(path) as source:
+        expected = source.tail(4)
+        assert [lines.ends for lines in source.lines(whole=True)] == [[4]]
+        path.write_bytes(b"xyz\n123456789")
+        assert source.tail(4) == expected
+
+
 def test_a_growing_file_is_followed_until_a_stop(path, monkeypatch):
     monkeypatch.setattr(module, "PAUSE", 0.001)
     path.write_bytes(b"a\nb")

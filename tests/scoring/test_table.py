@@ -149,8 +149,10 @@ def test_rows_without_scores_count_as_rows_alone():
     whole, logits = Scored(), np.ones((10, 2))
     logits[[0, 3, 4, 9], 1] = np.nan
     scores = np.where(np.isfinite(logits[:, 1]), np.arange(10.0), np.nan)
-    for part in (slice(0, 4), slice(4, 5), slice(5, 10)):
-        whole.add(scores[part], 6.5, logits[part])
+    for part in (slice(0, 1), slice(1, 4), slice(4, 5), slice(5, 6), slice(6, 10)):
+        other = Scored()
+        other.add(scores[part], 6.5, logits[part])
+        whole.join(other)
     good = np.array([1.0, 2, 5, 6, 7, 8])
     assert (whole.rows, whole.missing, whole.with_scores, whole.outliers) == (10, 4, 6, 2)
     assert whole.mean == pytest.approx(good.mean(), rel=1e-12)

@@ -81,7 +81,7 @@ def _chance(sample: NDArray[np.float64]) -> tuple[float, float]:
     coarse = (matches + 3 + 3 * (matches + 1) ** 0.5) / len(sample) / COARSER
     changes = (equal > 1).sum() + 3 * (equal == 2).sum() + 4  # as if one pair more were there
     error = float(changes) ** 0.5 / len(sample)
-    return min(1.0, max(float((equal > 1).mean()), coarse)), error
+    return max(float((equal > 1).mean()), coarse), error
 
 
 def _equal_rows(rows: NDArray[np.float64]) -> NDArray[np.intp]:  # (n,)

@@ -78,6 +78,13 @@ def test_trust_score_without_examples_of_a_class(relu_data, relu_batch):
     assert torch.isfinite(found).all()
 
 
+def test_trust_score_of_examples_that_two_classes_share():
+    """Their distances to both are zero: as near to the own class as to another."""
+    clean = clean_with(torch.eye(3).repeat(2, 1))
+    clean = CleanData(clean.network, clean.images, torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert create("trust_score").fit(clean).score(batch_of(torch.eye(3))).tolist() == [0, 0, 0]
+
+
 def test_nuq_is_the_error_of_the_kernel_classifier_plus_its_standard_error(relu_data, relu_batch):
     method = create("nuq", k=500).fit(relu_data)  # more than there are: all of them
     found, h = method.score(relu_batch), method.chosen()["bandwidth"]

@@ -167,6 +167,23 @@ def test_inexact_rows_are_those_beyond_the_bound(dtype):
     assert 0.2 < np.mean(expected) < 0.8
 
 
+@pytest.mark.parametrize("variance", [0.0, 10.0, 1000.0])
+def test_rows_are_looked_at_where_the_bound_of_all_does_not_exclude_them(variance):
+    """Whether it excludes all rows: with the largest loss and the largest variance."""
+    engine = AttentionEngine(torch.zeros(1, 2, dtype=torch.float64), 1.0)
+    values = [[-1.0, -1.0], [0.0, 0.0], [variance, 0.0]]
+    at = Moments(*torch.tensor(values, dtype=torch.float64), 2)
+    scales = np.linspace(0.02, 1.2, 60) * np.sqrt(5e-4 / np.finfo(np.float32).eps)
+    excluded = []
+    for scale in scales:
+        q = torch.tensor([[scale, 0.0], [0.0, scale]], dtype=torch.float64)
+        loss = np.finfo(np.float32).eps * scale**2
+        found = engine._inexact(q, at, torch.float32)
+        assert (found is None) == (loss * (1 + (variance + loss) * 3 / 8) <= 5e-4)
+        excluded.append(found is None)
+    assert 0 < sum(excluded) < 60
+
+
 @pytest.mark.parametrize(("dimension", "columns"), [(1, 16), (11, 16), (12, 17), (100, 105)])
 def test_a_block_of_centres_has_as_many_as_fit(dimension, columns, monkeypatch):
     monkeypatch.setattr(fused, "CENTER_BYTES", 8 * columns * 30 + 7)
