@@ -99,8 +99,12 @@ def _levels(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, lis
         return float((network(shown).argmax(1) == labels).double().mean())
 
     return {
-        name: strengths(
-            lambda t, perturb=perturb: accuracy(perturbed(images, perturb, t, 5)), 1 / CLASSES, KEPT
-        )
+        name: [
+            *strengths(
+                lambda t, perturb=perturb: accuracy(perturbed(images, perturb, t, 5)),
+                1 / CLASSES,
+                KEPT,
+            )
+        ]
         for name, perturb in TEACHERS.items()
     }

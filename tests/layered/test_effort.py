@@ -26,7 +26,7 @@ def test_strengths_are_found_as_precisely_as_there_are_halvings(halvings):
         tried.append(t)
         return 1 - t
 
-    found = strengths(accuracy, 0.0, (0.9, 0.3), halvings)
+    found = list(strengths(accuracy, 0.0, (0.9, 0.3), halvings))
     assert found == pytest.approx([0.1, 0.7], abs=0.5**halvings / 2)
     assert len(tried) == len(set(tried)) <= 2 * halvings + 1
 

@@ -239,19 +239,19 @@ def test_strengths_never_fall_as_less_is_kept(seed):
         random = torch.Generator().manual_seed(seed + int(1e6 * t))
         return float(torch.rand((), generator=random))
 
-    found = strengths(accuracy, chance=0.0, kept=(0.9, 0.7, 0.5, 0.2))
+    found = list(strengths(accuracy, chance=0.0, kept=(0.9, 0.7, 0.5, 0.2)))
     assert found == sorted(found)
 
 
 def test_strengths_bisect_what_is_known():
     """An accuracy linear in the strength."""
-    found = strengths(lambda t: 1 - t, 0.2, kept=(0.9, 0.5, 0.0))
+    found = list(strengths(lambda t: 1 - t, 0.2, kept=(0.9, 0.5, 0.0)))
     # accuracy 0.2 + share · 0.8 is reached at t = 0.8 · (1 - share)
     assert found == pytest.approx([0.08, 0.4, 0.8], abs=2**-7)
 
 
 def test_a_harmless_family_reaches_full_strength():
-    found = strengths(lambda t: 1.0, 0.1, kept=(0.9, 0.5))
+    found = list(strengths(lambda t: 1.0, 0.1, kept=(0.9, 0.5)))
     assert found == pytest.approx([1.0, 1.0], abs=2**-7)
 
 

@@ -14,7 +14,7 @@ from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.families import STRIDE, Family, Hooks, fitting_families
-from qipf.layered.perturbations import strengths
+from qipf.layered.perturbations import KEPT, strengths
 from qipf.network.batches import Batch
 from qipf.network.features import LayerSite, Rows, hooked, run_in_batches
 from qipf.progress import progress
@@ -219,8 +219,8 @@ def tuning_sets(
 
     strongest: dict[str, float] = {}
     for name, family in progress(fitting.items(), "perturbing"):
-        judge = partial(accuracy, family)
-        for t in strengths(judge, 1 / classes, halvings=effort.halvings):
+        found_at = strengths(partial(accuracy, family), 1 / classes, halvings=effort.halvings)
+        for t in progress(found_at, f"perturbing: {name}", len(KEPT)):
             logits, rows = _run(net, groups, sites, family, t, seed + 1)
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)

@@ -7,7 +7,7 @@ None of the families is one of the benchmark's corruptions. `qipf.layered.famili
 that fit a network's inputs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -213,7 +213,7 @@ def strengths(
     chance: float,
     kept: Sequence[float] = KEPT,
     halvings: int = FULL.halvings,
-) -> list[float]:
+) -> Iterator[float]:
     """For each share in `kept`, the strength at which the accuracy above chance falls to it.
 
     `accuracy` is that of the network at a strength. No strength is tried twice. The search takes
@@ -221,15 +221,13 @@ def strengths(
     """
     accuracy = cache(accuracy)
     clean = accuracy(0.0)
-    found = []
     for share in kept:
         wanted = chance + share * (clean - chance)
         low, high = 0.0, 1.0
         for _ in range(halvings):
             middle = (low + high) / 2
             low, high = (middle, high) if accuracy(middle) >= wanted else (low, middle)
-        found.append((low + high) / 2)
-    return found
+        yield (low + high) / 2
 
 
 def _mean(inputs: Tensor) -> Tensor:

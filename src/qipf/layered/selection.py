@@ -1,6 +1,7 @@
 """The fields of the layers: metric and bandwidth by the likelihood of labelled tuning rows."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -131,13 +132,14 @@ def chosen_metric(
     truth = tuning_labels[::step]
     few = rows[: effort.centers], labels[: effort.centers]
     best: tuple[float, Metric, float] | None = None
-    for gain_free in (False, True):
-        scatter = Scatter(rows[: effort.metric_rows], labels[: effort.metric_rows], gain_free)
-        for shrinkage in SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]:
-            metric = scatter.metric(shrinkage, dimension)
-            found = _best_width(metric, *few, sets, truth, classes)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = found[0], metric, found[1]
+    shrinkages = SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]
+    for gain_free, shrinkage in progress([*product((False, True), shrinkages)], "comparing fields"):
+        if shrinkage == shrinkages[0]:
+            scatter = Scatter(rows[: effort.metric_rows], labels[: effort.metric_rows], gain_free)
+        metric = scatter.metric(shrinkage, dimension)
+        found = _best_width(metric, *few, sets, truth, classes)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found[0], metric, found[1]
     return None if best is None else best[1:]
 
 
