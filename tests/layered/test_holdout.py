@@ -241,7 +241,7 @@ def test_the_accuracy_of_clean_inputs_needs_no_further_pass(monkeypatch):
 def test_strengths_are_found_with_other_random_numbers_than_the_sets(monkeypatch):
     seen = []
 
-    def strengths(accuracy, chance):
+    def strengths(accuracy, chance, halvings):
         accuracy(0.5)
         return [0.5]
 
