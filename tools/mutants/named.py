@@ -53,8 +53,8 @@ NAMED = [
     ("layered/mixture.py", "WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)", "WIDTHS = (1.0,)"),
     (
         "layered/holdout.py",
-        "strengths(partial(accuracy, family), 1 / classes)",
-        "strengths(partial(accuracy, family), 0.0)",
+        "strengths(judge, 1 / classes, halvings=effort.halvings)",
+        "strengths(judge, 0.0, halvings=effort.halvings)",
     ),
     ("layered/predictions.py", "strengths(accuracy, 1 / classes)", "strengths(accuracy, 0.0)"),
     ("layered/selection.py", ".log().clamp(min=FLOOR)", ".log()"),
