@@ -155,6 +155,7 @@ class LayeredModel(CalibrationMixin):
         warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
         weights = self.weights_.to(clean.device)
         step, evidence = thinning(tuning), posteriors.evidence(weights)
+        self.lengths_ = self.lengths_.to(clean.device)
         lengths = torch.cat(
             [
                 self.lengths_(logits[::step], {s: rows[s][::step] for s in self.lengths_.sites})
