@@ -1,4 +1,4 @@
-"""Distilled fields: laws of the fit, its targets, and models that use it."""
+"""Distilled fields: laws of the clusters and of the fit, and models that use it."""
 
 import math
 
@@ -9,9 +9,14 @@ from torch.nn import functional
 import qipf
 from qipf.layered import distillation
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import distilled_field, nearest_of_class, targets
+from qipf.layered.distillation import (
+    clustered_field,
+    cross_entropy,
+    distilled_field,
+    distilled_size,
+    nearest_of_class,
+)
 from qipf.layered.metric import Metric
-from qipf.layered.selection import condensed_field
 from tests.layered.conftest import batches
 
 PLAIN = Metric(torch.zeros(6), torch.eye(6), False)
@@ -37,9 +42,12 @@ def whole(count=600, seed=0, bandwidth=0.3):
 @pytest.fixture(scope="module")
 def fields():
     full = whole(3000)
-    start = condensed_field(full, 30)
     rows, _ = drawn(1000, 1)
-    return full, start, distilled_field(start, full, *copies_of(full, rows), seed=0)
+    return full, clustered(full, 30), distilled_field(full, 30, *copies_of(full, rows), seed=0)
+
+
+def clustered(full, size, seed=0):
+    return clustered_field(full, size, torch.Generator().manual_seed(seed))
 
 
 def copies_of(full, rows):
@@ -72,59 +80,97 @@ def test_each_point_without_its_own_centre():
         )
 
 
-@pytest.mark.parametrize("most", [20_000, 25])
-def test_targets_are_those_of_the_other_examples_and_the_class(most, monkeypatch):
-    monkeypatch.setattr(distillation, "MOST_CENTERS", most)
-    full = whole(50)
-    copies, own = copies_of(full, drawn(10, 3)[0])
-    found = targets(full, copies, own, torch.Generator().manual_seed(0))
-    assert len(found.points) == len(found.own) == 60
-    torch.testing.assert_close(found.posterior.sum(1), torch.ones(60))
-    truth = full.labels[own]
-    assert (found.posterior[50:].gather(1, truth[:, None]) >= 0.5).all()
-    if most > 50:
-        for i in range(10):
-            point = functional.normalize(copies[i : i + 1], dim=1)[0]
-            posterior, _ = reference(full, point, int(own[i]))
-            expected = posterior / 2 + functional.one_hot(truth[i], 3) / 2
-            torch.testing.assert_close(
-                found.posterior[50 + i].double(), expected, atol=1e-5, rtol=1e-4
-            )
+def test_clusters_share_the_examples_of_each_class():
+    full = whole(200)
+    small = clustered(full, 30)
+    assert len(small.embeddings) <= 30
+    assert float((small.embeddings.norm(dim=1) - 1).abs().max()) < 1e-6
+    for label in range(3):
+        assert float(small.counts[small.labels == label].sum()) == (full.labels == label).sum()
+    assert small.bandwidth == full.bandwidth
+
+
+def test_as_many_clusters_as_examples_are_the_examples():
+    full = whole(60)
+    small = clustered(full, 60)
+    rows = drawn(20, 3)[0]
+    torch.testing.assert_close(small(rows).posterior, full(rows).posterior)
+    torch.testing.assert_close(small(rows).log_density, full(rows).log_density)
+    assert sorted(small.examples.tolist()) == sorted(full.examples.tolist())
+
+
+def test_clusters_without_examples_are_left_out():
+    full = whole(60)
+    full.embeddings = torch.eye(6)[:1].repeat(60, 1)
+    small = clustered(full, 30)
+    assert small.labels.tolist() == [0, 1, 2]
+    assert small.counts.tolist() == torch.bincount(full.labels).tolist()
+
+
+def test_every_class_has_a_cluster():
+    assert clustered(whole(60), 1).labels.tolist() == [0, 1, 2]
+
+
+def test_cross_entropy_of_the_classes():
+    full = whole(40)
+    points, labels = functional.normalize(drawn(5, 3)[0], dim=1), torch.tensor([0, 1, 2, 0, 1])
+    own = [
+        reference(full, point)[0][label].log() for point, label in zip(points, labels, strict=True)
+    ]
+    assert cross_entropy(full, points, labels) == pytest.approx(-float(sum(own)) / 5, rel=1e-5)
+    assert cross_entropy(full, points[:0], labels[:0]) == 0
+
+
+@pytest.mark.parametrize(("classes", "size"), [(2, 1000), (10, 1000), (50, 1000), (150, 3000)])
+def test_size_of_a_distilled_field(classes, size):
+    assert distilled_size(classes) == size
 
 
 def test_a_field_of_few_centres_stays_as_it_is():
     full = whole(40)
-    start = condensed_field(full, 40)
-    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+    assert distilled_field(full, 40, *NO_COPIES, seed=0) is full
 
 
 def test_too_many_classes_for_a_table_are_not_fitted(monkeypatch):
     monkeypatch.setattr(distillation, "LARGEST_TABLE", 80)
     full = whole(100)
-    start = condensed_field(full, 30)
-    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+    found = distilled_field(full, 30, *NO_COPIES, seed=0)
+    assert torch.equal(found.embeddings, clustered(full, 30).embeddings)
+
+
+def test_one_step_follows_the_gradient(monkeypatch):
+    """Without Adam's scaling: a step of plain gradient descent, against autograd in float64."""
+    monkeypatch.setattr(distillation, "STEPS", 1)
+    monkeypatch.setattr(distillation, "RATES", (0.1, 0.1))
+    monkeypatch.setattr(torch.optim, "Adam", lambda groups, betas: torch.optim.SGD(groups))
+    start = clustered(whole(60), 9)
+    points, labels = functional.normalize(drawn(20, 3)[0], dim=1), drawn(20, 3)[1]
+    found = distillation._fitted(start, points, labels, torch.Generator().manual_seed(0))
+    parts = start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double()
+    places, log_weights, widening = (part.clone().requires_grad_() for part in parts)
+    limit = math.log(distillation.FACTOR)
+    inverse = torch.exp(-2 * limit * torch.tanh(widening / limit)) / start.bandwidth**2
+    unit = functional.normalize(places, dim=1)
+    kernel = (points.double() @ unit.T * inverse + log_weights).exp()
+    own = kernel.masked_fill(start.labels != labels[:, None], 0).sum(1)
+    (kernel.sum(1).log() - own.log()).mean().backward()
+    stepped = functional.normalize(parts[0] - 0.1 * places.grad, dim=1)
+    torch.testing.assert_close(found.embeddings.double(), stepped, atol=1e-5, rtol=0)
+    counts = torch.softmax(parts[1] - 0.1 * log_weights.grad, 0) * 60
+    torch.testing.assert_close(found.counts.double(), counts, atol=1e-4, rtol=1e-4)
+    width = -0.1 * float(widening.grad)
+    expected = start.bandwidth * math.exp(limit * math.tanh(width / limit))
+    assert found.bandwidth == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
-def test_it_says_of_new_rows_what_the_field_says(fields):
+def test_it_knows_the_classes_of_new_rows_better_than_clusters_do(fields):
+    full, start, found = fields
     rows, labels = drawn(2000, 7)
-    expected, coarse, found = (field(rows) for field in fields)
-    torch.testing.assert_close(found.posterior.sum(1), torch.ones(2000))
-
-    def fit(values):  # log-likelihood of the classes
-        return float(values.posterior.gather(1, labels[:, None]).log().mean())
-
-    assert fit(found) > (fit(coarse) + fit(expected)) / 2
-
-    def off(values):
-        return float((values.posterior - expected.posterior).abs().mean())
-
-    assert off(found) < 0.75 * off(coarse)
-
-    def unlike(values):
-        return float((values.log_density - expected.log_density).abs().mean())
-
-    assert unlike(found) < 0.9 * unlike(coarse)
+    points = functional.normalize(rows, dim=1)
+    torch.testing.assert_close(found(rows).posterior.sum(1), torch.ones(2000))
+    coarse, fitted, all_of_them = (cross_entropy(f, points, labels) for f in (start, found, full))
+    assert fitted < (coarse + all_of_them) / 2
 
 
 @pytest.mark.slow
@@ -148,27 +194,27 @@ def test_centres_are_unit_vectors_that_name_examples_of_their_class(fields):
 def test_the_seed_decides(monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 3)
     full = whole(200)
-    start = condensed_field(full, 20)
-    one, two, other = (distilled_field(start, full, *NO_COPIES, seed=s) for s in (1, 1, 2))
+    one, two, other = (distilled_field(full, 20, *NO_COPIES, seed=s) for s in (1, 1, 2))
     assert torch.equal(one.embeddings, two.embeddings)
     assert torch.equal(one.counts, two.counts)
     assert not torch.equal(one.embeddings, other.embeddings)
-    assert torch.equal(start.embeddings, condensed_field(full, 20).embeddings)  # not changed
+    assert torch.equal(full.embeddings, whole(200).embeddings)  # not changed
 
 
 def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
     full = whole(300)
-    start = condensed_field(full, 30)
+    start = clustered(full, 30)
     labels = (start.labels + 1) % 3
     wrong = ClassField(PLAIN, start.embeddings, labels, 3, 0.3, start.examples)
     monkeypatch.setattr(distillation, "_fitted", lambda *_: wrong)
-    assert distilled_field(start, full, *NO_COPIES, seed=0) is start
+    found = distilled_field(full, 30, *NO_COPIES, seed=0)
+    assert torch.equal(found.labels, start.labels)
+    assert torch.equal(found.embeddings, start.embeddings)
 
 
 def test_nearest_of_class_in_parts():
     full = whole(60)
-    found = nearest_of_class(full.embeddings, full.labels, full)
-    assert torch.equal(found, torch.arange(60))
+    assert torch.equal(nearest_of_class(full, full), torch.arange(60))
 
 
 @pytest.mark.slow
@@ -210,16 +256,14 @@ def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
 
 
 def test_the_fit_is_that_of_the_measured_results():
-    assert (distillation.LEFT_OUT, distillation.WIDE, distillation.WHOLE) == (0.3, 64, 4)
-    assert (distillation.OF_CLASS, distillation.OF_DENSITY) == (0.5, 0.1)
-    assert (distillation.STEPS, distillation.BATCH) == (250, 2048)
+    assert (distillation.STEPS, distillation.BATCH) == (250, 512)
     assert distillation.RATES == (5e-3, 5e-2)
+    assert (distillation.MOST_ROWS, distillation.LLOYD) == (8000, 6)
 
 
 @pytest.mark.parametrize("widening", [-9.0, -0.1, 0.0, 0.1, 1.0, 9.0])
 def test_the_bandwidth_widens_up_to_a_factor(widening):
-    field = whole(30, bandwidth=0.3)
-    found = float(distillation._inverse(field, torch.tensor(widening).double())) ** -0.5
+    found = float(distillation._inverse(0.3, torch.tensor(widening).double())) ** -0.5
     limit = math.log(distillation.FACTOR)
     assert found == pytest.approx(0.3 * math.exp(limit * math.tanh(widening / limit)))
     assert 0.3 / 4 <= found <= 0.3 * 4

@@ -12,7 +12,7 @@ from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import DISTILLED
+from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
@@ -31,7 +31,7 @@ from qipf.validation.parameters import (
     require_positive_integer,
 )
 
-#: Default of `max_centers`, and number of examples that a coreset is made from.
+#: Default of `max_centers`, and number of examples that are condensed to fewer centres.
 MOST_EXAMPLES = 60_000
 
 
@@ -88,14 +88,17 @@ class LayeredModel(CalibrationMixin):
             raise unknown_name("effort", self.effort, EFFORTS)
         propagates(self.nan_policy)
 
-    def _samples(self) -> tuple[int, int | None]:
-        """Number of examples to keep, and of centres to condense them to."""
+    def _examples(self) -> int:
+        """Number of training examples to keep."""
         centers = int(self.max_centers)
-        if self.reduction == "coreset":
-            return max(centers, MOST_EXAMPLES), centers
-        if self.reduction == "distilled":
-            return max(centers, MOST_EXAMPLES), DISTILLED if centers == MOST_EXAMPLES else centers
-        return centers, None
+        return centers if self.reduction in ("auto", "random") else max(centers, MOST_EXAMPLES)
+
+    def _condensed(self, classes: int) -> int | None:
+        """Number of centres that a layer's examples are condensed to; None for all of them."""
+        centers = int(self.max_centers)
+        if self._distillation_seed() is not None and centers == MOST_EXAMPLES:
+            return distilled_size(classes)
+        return None if self.reduction in ("auto", "random") else centers
 
     def _most_tuning(self) -> int:
         """Largest number of examples to hold out."""

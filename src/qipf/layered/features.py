@@ -140,8 +140,7 @@ class FeatureQIPF(LayeredModel):
         copies = checked_copies(perturbed or {}, whole, len(other), held_out is not None)
         random = np.random.RandomState(int(self.random_state))
         order, chosen = self._split(len(whole), None if held_out is None else len(other), random)
-        examples, condensed = self._samples()
-        order = order[:examples]
+        order = order[: self._examples()]
         tuning = Tuning({}, other_truth[chosen].to(device))
         if len(chosen) >= FEWEST:
             sets = {"clean": other[chosen], **{name: c[chosen] for name, c in copies.items()}}
@@ -151,7 +150,7 @@ class FeatureQIPF(LayeredModel):
                     sets["clean"], tuning.labels, whole[paired], truth[paired], seed
                 )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
-        if self.reduction == "distilled":
+        if self._distillation_seed() is not None:
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:
@@ -174,7 +173,7 @@ class FeatureQIPF(LayeredModel):
                 tuple(whole.rows),
                 classes,
                 int(self.max_dimension),
-                condensed,
+                self._condensed(classes),
                 self._distillation_seed(),
                 EFFORTS[self.effort],
             )

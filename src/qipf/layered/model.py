@@ -70,8 +70,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         them.
     reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
         ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
-        class; ``"distilled"`` fits these centres to the posteriors of the examples and to their
-        classes, 1,000 centres unless `max_centers` is another number than 60,000.
+        class; ``"distilled"`` fits fewer centres to the classes of examples and of
+        perturbed copies, 1,000 or 20 for each class unless `max_centers` is another number than
+        60,000.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
@@ -144,13 +145,17 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 
-        examples, condensed = self._samples()
         least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
         with evaluating(self.net), torch.no_grad():
             batched = batches(loader, self.net, "fit", "reading layers")
             seed = self._distillation_seed()
             centers, held, classes, copied = sample_examples(
-                batched, read, examples, self._most_tuning(), random, 0 if seed is None else COPIED
+                batched,
+                read,
+                self._examples(),
+                self._most_tuning(),
+                random,
+                0 if seed is None else COPIED,
             )
             tuning = tuning_sets(
                 self.net, held, sites, classes, int(self.random_state), copied, effort
@@ -162,7 +167,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                     sites,
                     classes,
                     int(self.max_dimension),
-                    condensed,
+                    self._condensed(classes),
                     seed,
                     effort,
                 )

@@ -47,8 +47,8 @@ def chosen_fields(
 ) -> dict[LayerSite, ClassField]:
     """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer.
 
-    With a seed the condensed field is fitted (`qipf.layered.distillation`), at the rows of the
-    tuning's copies too.
+    With a seed the field is distilled (`qipf.layered.distillation`), at the rows of the tuning's
+    copies too.
     """
     fields: dict[LayerSite, ClassField] = {}
     labels = centers[LABELS].to(tuning.labels.device)
@@ -67,14 +67,14 @@ def chosen_fields(
             embeddings[part] = metric(rows[order[part]])
         field = ClassField(metric, embeddings, labels[order], classes, width, examples)
         if condensed is not None and condensed < len(rows):
-            small = condensed_field(field, condensed)
-            if seed is not None:
+            if seed is None:
+                field = condensed_field(field, condensed)
+            else:
                 # the copies' own centres, which are sorted by place for the search
                 places, by_place = examples.sort()
                 own = by_place[torch.searchsorted(places, tuning.copied)]
                 copies = tuning.copies.get(site, rows[:0])
-                small = distilled_field(small, field, copies, own, seed)
-            field = small
+                field = distilled_field(field, condensed, copies, own, seed)
         fields[site] = field
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
