@@ -1,27 +1,27 @@
-r"""Distilled fields: few weighted centres, fitted to the classes of training rows and their copies.
+r"""Distilled fields: few weighted centres, fitted to known classes, and to the field elsewhere.
 
 The centres start as the means of clusters of each class. Their places on the sphere, their weights
-and their bandwidth are then fitted by Adam to minimise the mean of
+and their bandwidth are then fitted by Adam. At training rows and rows of perturbed copies of them,
+u, of class y, the loss is the first term, at blends the second:
 
-.. math:: -\log \hat q_y(u), \qquad
-          \hat q_c(u) = \frac{\sum_{y_i = c} w_i\, e^{u \cdot u_i / \sigma^2}}
-                             {\sum_i w_i\, e^{u \cdot u_i / \sigma^2}}
+.. math:: -\lambda \log \hat q_y(u), \qquad
+          \frac1C \sum_c \bigl(\log\hat f_c(u) - \log f_c(u)\bigr)^2
 
-over training rows and rows of perturbed copies of them, u, of class y. With the share
-:math:`r_i` of a centre in the sum over all of them, the derivative by its score
-:math:`u \cdot u_i / \sigma^2 + \log w_i` is :math:`r_i (1 - [y_i = y] / \hat q_y)`.
-
-The field of all examples is not the target: fitted to its posterior, so few centres memorise the
-rows of the fit (research/README.md).
+Blends are places between two training rows, with noise. :math:`f_c` are the class fields of the
+training examples, :math:`\hat f_c` those of the centres, and :math:`\hat q` their shares; fields
+far below the largest one are not compared. Fitted to the classes alone, few centres are sure of
+rows that are unlike all rows of the fit.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
+from qipf.layered.metric import unit_length
 from qipf.progress import progress
 
 #: Smallest count of a centre in a file.
@@ -33,14 +33,23 @@ DISTILLED, EACH_CLASS = 1000, 20
 #: Most training rows of the fit; the copies come on top.
 MOST_ROWS = 8000
 
+#: Blends of the fit, and centres of the field that gives their targets.
+BLENDS, MOST_CENTERS = 16_000, 20_000
+
+#: Largest share of the second training row in a blend, and length of the noise.
+SECOND, NOISE = 0.9, 0.7
+
+#: λ, and how far below the largest class field the others are compared, as logarithms.
+OF_CLASS, LOWEST = 4.0, 15.0
+
 #: The rows of one centre in this many validate the fit.
 VALIDATION = 10
 
 #: Steps of Lloyd's algorithm, and rows that are compared with the means at a time.
 LLOYD, COMPARED = 6, 8192
 
-#: Steps of Adam, rows of each, and the largest rates of places and of logarithms.
-STEPS, BATCH, RATES = 250, 512, (5e-3, 5e-2)
+#: Steps of Adam, rows of each, and the largest rates of places, log weights and log bandwidth.
+STEPS, BATCH, RATES = 120, 512, (5e-3, 5e-2, 1e-2)
 
 #: The bandwidth stays within this factor of the field's.
 FACTOR = 4.0
@@ -75,7 +84,8 @@ def distilled_field(
     points = torch.cat([field.embeddings[rows], *map(field.metric, copies.split(COMPARED))])
     labels = field.labels[own].long()
     others = own % VALIDATION == 0
-    fitted = _fitted(start, points[~others], labels[~others], random)
+    targets = fit_targets(points[~others], labels[~others], *blends(field, random))
+    fitted = _fitted(start, targets, random)
     fitted.examples = field.examples[nearest_of_class(fitted, field).cpu()]
     return min(start, fitted, key=lambda f: cross_entropy(f, points[others], labels[others]))
 
@@ -119,39 +129,85 @@ def clustered_field(field: ClassField, size: int, random: torch.Generator) -> Cl
     return found
 
 
-def _fitted(
-    start: ClassField, points: Tensor, labels: Tensor, random: torch.Generator
-) -> ClassField:
-    """The centres fitted to the labels (n,) of embedded points (n, d)."""
-    own_class = functional.one_hot(start.labels.long(), start.classes).to(points)  # (K, classes)
-    by_class = own_class.T.contiguous()
+class Targets(NamedTuple):
+    """Where a field is fitted, and to what: a class, or the logarithms of the class fields."""
+
+    points: Tensor  # (n, d) unit vectors
+    labels: Tensor  # (n,) -1 for blends
+    log_fields: Tensor  # (n, classes) zero where a class is given
+
+
+def fit_targets(
+    points: Tensor, labels: Tensor, blended: Tensor, log_fields: Tensor
+) -> Targets:  # (n, d), (n,), (m, d), (m, classes)
+    """The classes of points, and the class fields of blends."""
+    none = log_fields.new_zeros(len(points), log_fields.shape[1])
+    return Targets(
+        torch.cat([points, blended]),
+        torch.cat([labels, labels.new_full((len(blended),), -1)]),
+        torch.cat([none, log_fields]),
+    )
+
+
+def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points (n, d) between two of the centres, with noise, and the logarithms of their fields."""
+    places, device = field.embeddings, field.embeddings.device
+    first, second = torch.randint(len(places), (2, BLENDS), generator=random).to(device)
+    share = SECOND * torch.rand(BLENDS, 1, generator=random).to(device)
+    length = NOISE * torch.rand(BLENDS, 1, generator=random).to(device)
+    noise = torch.randn(BLENDS, places.shape[1], generator=random).to(device)
+    noise = noise * length / math.sqrt(places.shape[1])
+    points = unit_length((1 - share) * places[first] + share * places[second] + noise)
+    kept = torch.randperm(len(places), generator=random)[:MOST_CENTERS].sort().values.to(device)
+    few = ClassField(
+        field.metric,
+        places[kept],
+        field.labels[kept],
+        field.classes,
+        field.bandwidth,
+        field.examples[kept.cpu()],
+        field.counts[kept],
+    )
+    found = few.leave_one_out(points, torch.full_like(first, -1))
+    return points, found.posterior.log() + found.log_density[:, None]
+
+
+def _fitted(start: ClassField, target: Targets, random: torch.Generator) -> ClassField:
+    """The centres fitted to the targets."""
+    device = target.points.device
+    own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
+    by_class = own_class.T.contiguous()  # (classes, K)
     places, log_weights = start.embeddings.clone(), start.counts.log()
-    widening = points.new_zeros(())
-    learned, rates = [places, log_weights, widening], (RATES[0], RATES[1], RATES[1])
+    widening = places.new_zeros(())
     adam = torch.optim.Adam(
-        [{"params": [part], "lr": rate} for part, rate in zip(learned, rates, strict=True)],
+        [
+            {"params": [part], "lr": rate}
+            for part, rate in zip((places, log_weights, widening), RATES, strict=True)
+        ],
         betas=(0.9, 0.99),
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, STEPS)
-    batch, order = min(BATCH, len(points)), torch.empty(0, dtype=torch.long)
+    batch, order = min(BATCH, len(target.points)), torch.empty(0, dtype=torch.long)
     for _ in progress(range(STEPS), "distilling"):
         if len(order) < batch:
-            order = torch.randperm(len(points), generator=random)
-        chosen, order = order[:batch].to(points.device), order[batch:]
-        rows, truth = points[chosen], labels[chosen]
+            order = torch.randperm(len(target.points), generator=random)
+        chosen, order = order[:batch].to(device), order[batch:]
+        rows, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
         cosines = rows @ places.T
-        share = torch.softmax(torch.addcmul(log_weights, cosines, inverse), 1)  # (n, K)
-        posterior = share @ own_class
-        slopes = torch.ones_like(posterior)
-        known = posterior.gather(1, truth[:, None]).clamp(min=SMALLEST)
-        slopes.scatter_(1, truth[:, None], 1 - 1 / known)
-        pull = share.mul_(slopes @ by_class).div_(batch)  # (n, K) derivative by the scores
+        shares = torch.softmax(log_weights, 0)
+        scores = torch.addcmul(shares.log() - inverse, cosines, inverse)  # (n, K)
+        nearest = scores.amax(1, keepdim=True)
+        kernel = scores.sub_(nearest).exp_()
+        sums = (kernel @ own_class).clamp_(min=SMALLEST)
+        slopes = _slopes(sums, nearest, labels, log_fields) / batch
+        pull = kernel.mul_((slopes / sums) @ by_class)  # (n, K) derivative by the scores
+        total = pull.sum(0)
         by_place = pull.T @ rows * inverse
-        # along the sphere
+        # along the sphere, and without a change of the weights' sum
         places.grad = by_place - (by_place * places).sum(1, keepdim=True) * places
-        log_weights.grad = pull.sum(0)
-        widening.grad = (pull * cosines).sum() * _slope(start.bandwidth, widening)
+        log_weights.grad = total - total.sum() * shares
+        widening.grad = ((pull * cosines).sum() - total.sum()) * _slope(start.bandwidth, widening)
         adam.step()
         schedule.step()
         places.copy_(functional.normalize(places, dim=1))
@@ -165,6 +221,22 @@ def _fitted(
         start.examples,
         counts.clamp(min=2 * FEWEST).to(places),
     )
+
+
+def _slopes(
+    sums: Tensor,  # (n, classes) of the kernels, relative to the nearest centre's
+    nearest: Tensor,  # (n, 1) logarithm of its kernel
+    labels: Tensor,  # (n,)
+    log_fields: Tensor,  # (n, classes)
+) -> Tensor:  # (n, classes)
+    """Derivative of each row's loss by the logarithms of its class fields."""
+    known = (labels >= 0)[:, None]
+    truth = functional.one_hot(labels.clamp(min=0), sums.shape[1])
+    of_class = OF_CLASS * (sums / sums.sum(1, keepdim=True) - truth)
+    found = sums.log() + nearest
+    lowest = log_fields.amax(1, keepdim=True) - LOWEST
+    error = found.clamp(min=lowest) - log_fields.clamp(min=lowest)
+    return torch.where(known, of_class, 2 / sums.shape[1] * error)
 
 
 def _inverse(bandwidth: float, widening: Tensor) -> Tensor:

@@ -70,9 +70,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         them.
     reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
         ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
-        class; ``"distilled"`` fits fewer centres to the classes of examples and of
-        perturbed copies, 1,000 or 20 for each class unless `max_centers` is another number than
-        60,000.
+        class; ``"distilled"`` fits fewer centres to the classes of examples and perturbed copies
+        and to the field of all examples: 1,000, or 20 for each of many classes, unless
+        `max_centers` is another number than 60,000.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
