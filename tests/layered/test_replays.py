@@ -77,6 +77,23 @@ def test_what_cannot_be_captured_is_called(monkeypatch, captured, error):
     assert len(replays) == 0
 
 
+def test_a_graph_that_is_too_large_prevents_only_larger_ones(monkeypatch, captured):
+    small = subject._Graph
+
+    def limited(function, inputs):
+        if len(inputs[0]) > 4:
+            captured.append("too large")
+            raise subject._TooLargeError
+        return small(function, inputs)
+
+    monkeypatch.setattr(subject, "_Graph", limited)
+    replays = subject.Replays()
+    found = [replays(same, (torch.ones(n),)) for n in (5, 5, 5, 6, 6, 4, 4)]
+    assert captured == ["too large", (4,)]
+    assert found[:6] == [None] * 6
+    assert torch.equal(found[6][0], 2 * torch.ones(4))
+
+
 def test_nothing_is_captured_within_a_capture(monkeypatch, captured):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     replays = subject.Replays()

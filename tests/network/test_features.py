@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from qipf import QIPFInputError
 from qipf.network.features import (
@@ -12,6 +13,7 @@ from qipf.network.features import (
     MOST_LAYERS,
     WIDEST,
     LayerSite,
+    cell_means,
     chosen_sites,
     flatten_pooling,
     grid_pooling,
@@ -87,6 +89,22 @@ def test_maps_are_averaged_over_the_finest_grid_that_fits():
     torch.testing.assert_close(found, expected)
     assert pooled(numbers(2, 4, 40, 40)).shape == (2, 4 * FINEST**2)
     assert pooled(numbers(2, 6, 3, 5)).shape == (2, 6 * 9)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("shape", "grid"), [((12, 8), 4), ((9, 6), 3), ((8, 8), 8), ((7, 5), 2)])
+def test_cells_of_equal_size_are_those_of_torch(shape, grid, layout):
+    maps = numbers(3, 5, *shape).to(memory_format=layout)
+    wanted = functional.adaptive_avg_pool2d(maps.double(), grid)
+    found = cell_means(maps, grid)
+    assert (found.dtype, found.shape) == (torch.float32, wanted.shape)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(cell_means(maps.double(), grid), wanted)
+
+
+def test_sums_of_cells_do_not_overflow_half_precision():
+    maps = torch.full((1, 1, 32, 32), 3e4, dtype=torch.float16)
+    assert torch.equal(pooled(maps), torch.full((1, FINEST**2), 3e4).half().float())
 
 
 def test_tokens_are_averaged_over_their_places_and_channels_over_a_line():

@@ -5,6 +5,7 @@ once. It reads and writes memory of its own: inputs are copied into it, outputs 
 a call on another stream waits until those are done.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -17,8 +18,9 @@ from qipf.locks import Lock
 #: Most graphs that are kept; the one that was used longest ago is dropped first.
 MOST_GRAPHS = 4
 
-#: Most bytes that a call may allocate one after the other: a graph keeps its memory.
-MOST_BYTES = 2**29
+#: A graph may keep one part in so many of the device's memory. It is captured if all that its call
+#: allocates, one after the other, is at most one part in so many of the free memory.
+MEMORY_SHARE, FREE_SHARE = 32, 2
 
 #: How far outputs of a graph may be from those of the call that it repeats.
 TOLERANCE = 1e-3
@@ -30,14 +32,15 @@ class Replays:
     """Repeats calls of a function of CUDA tensors, from the second of the same shapes, by graphs.
 
     The function must do the same operations for tensors of the same shapes and the same `key`,
-    without waiting for the device. If one call of it cannot be captured, none will be. Pickled, it
-    has no graphs.
+    without waiting for the device. If one call of it cannot be captured, none will be; if its graph
+    takes too much memory, no call with as large inputs. Pickled, it has no graphs.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._graphs: OrderedDict[Hashable, tuple[_Graph | None, object]] = OrderedDict()
         self._possible = True
+        self._too_large = math.inf
 
     def __call__(
         self,
@@ -50,7 +53,9 @@ class Replays:
 
         `held` is kept as long as the graph: what its key names by identity.
         """
-        if not self._possible or torch.cuda.is_current_stream_capturing():
+        if not self._possible or _numbers(inputs) >= self._too_large:
+            return None
+        if torch.cuda.is_current_stream_capturing():
             return None
         key = (key, *((part.shape, part.dtype, part.device) for part in inputs))
         with self._lock:
@@ -69,15 +74,21 @@ class Replays:
             return _Graph(function, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception:  # an operation that waits for the device, or too much memory
+        except _TooLargeError:
+            self._too_large = min(self._too_large, _numbers(inputs))
+        except Exception:  # an operation that waits for the device
             self._possible = False
-            return None
+        return None
 
     def __len__(self) -> int:
         return sum(graph is not None for graph, _ in self._graphs.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Replays, ())
+
+
+class _TooLargeError(Exception):
+    """A graph would keep too much memory."""
 
 
 class _Graph:
@@ -95,11 +106,15 @@ class _Graph:
                 before = _allocated(device)
                 wanted = function(*self._inputs)
             torch.cuda.current_stream().wait_stream(stream)
-            if _allocated(device) - before > MOST_BYTES:
-                raise RuntimeError("The graph would keep too much memory.")
+            if FREE_SHARE * (_allocated(device) - before) > _free(device):
+                raise _TooLargeError
+            before = torch.cuda.memory_reserved(device)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
                 self._outputs = function(*self._inputs)
+            held = torch.cuda.memory_reserved(device) - before
+            if MEMORY_SHARE * held > torch.cuda.get_device_properties(device).total_memory:
+                raise _TooLargeError
             self._done = torch.cuda.Event()
             self._done.record()
             for found, one in zip(self(inputs), wanted, strict=True):
@@ -115,6 +130,16 @@ class _Graph:
             found = tuple(part.clone() for part in self._outputs)
             self._done.record(stream)
         return found
+
+
+def _numbers(inputs: tuple[Tensor, ...]) -> int:
+    return sum(part.numel() for part in inputs)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes of the device that nobody uses, those that PyTorch keeps for itself included."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0] + kept)
 
 
 def _allocated(device: torch.device) -> int:

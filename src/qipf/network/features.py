@@ -69,12 +69,29 @@ def grid_pooling(
         value = _token_mean(value, mask)
     elif value.ndim >= 4:
         maps = value.flatten(3) if value.ndim > 4 else value
-        grid = _finest(maps.shape[1], 2, min(maps.shape[2:]))
-        value = functional.adaptive_avg_pool2d(maps, grid)
+        value = cell_means(maps, _finest(maps.shape[1], 2, min(maps.shape[2:])))
     rows = value.flatten(1).float()
     if rows.shape[1] <= WIDEST:
         return rows
     return functional.adaptive_avg_pool1d(rows[:, None], WIDEST)[:, 0]
+
+
+def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, grid, grid)
+    """As `adaptive_avg_pool2d`, several times as fast for few cells of equal size.
+
+    That has one thread of a GPU for a cell, and adds up one number at a time on a CPU.
+
+    >>> cell_means(torch.arange(16.0).view(1, 1, 4, 4), 2)
+    tensor([[[[ 2.5000,  4.5000],
+              [10.5000, 12.5000]]]])
+    """
+    height, width = maps.shape[2:]
+    if grid == 1 or height % grid or width % grid:
+        return functional.adaptive_avg_pool2d(maps, grid)
+    exact = torch.promote_types(maps.dtype, torch.float32)
+    # whole rows of the map are added up first, which is most of the work
+    columns = maps.unflatten(2, (grid, height // grid)).mean(3, dtype=exact)
+    return columns.unflatten(3, (grid, width // grid)).mean(4)
 
 
 def _finest(channels: int, axes: int, size: int) -> int:

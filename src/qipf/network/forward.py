@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,11 +18,10 @@ from qipf.export.program import Example, reason
 
 
 class _Use(NamedTuple):
-    """Use of a module by a thread, and its mode before."""
+    """Use of modules by a thread, and their modes before."""
 
-    module: nn.Module
     thread: int
-    training: bool
+    modes: list[tuple[nn.Module, bool]]
 
 
 #: Modules in use, by their identity. Modes and hooks belong to a module, not to a call: one thread
@@ -42,12 +41,9 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         _released.wait_for(
             lambda: all(_uses[key].thread == thread for key in modules.keys() & _uses.keys())
         )
-        taken = {
-            key: _Use(module, thread, module.training)
-            for key, module in modules.items()
-            if key not in _uses
-        }
-        _uses.update(taken)
+        taken = modules.keys() - _uses.keys()
+        use = _Use(thread, [(modules[key], modules[key].training) for key in taken])
+        _uses.update(dict.fromkeys(taken, use))
     modes = [(module, module.training) for module in modules.values()]
     if any(training for _, training in modes):
         net.eval()
@@ -81,12 +77,16 @@ def modules_of(net: nn.Module) -> dict[int, nn.Module]:
     return found
 
 
-def tensors_of(net: nn.Module) -> Iterator[Tensor]:
-    """Weights and buffers, each as often as a module has it."""
-    for module in modules_of(net).values():
-        for tensor in chain(module._parameters.values(), module._buffers.values()):
-            if tensor is not None:
-                yield tensor
+def tensors_of(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Weights and buffers of modules, each as often as one has it."""
+    return [
+        tensor
+        for module in modules
+        for held in (module._parameters, module._buffers)
+        if held
+        for tensor in held.values()
+        if tensor is not None
+    ]
 
 
 def _release_after_fork() -> None:
@@ -95,7 +95,8 @@ def _release_after_fork() -> None:
     _released = threading.Condition()
     for key, use in list(_uses.items()):
         if use.thread != threading.get_ident():
-            use.module.training = use.training
+            for module, training in use.modes:
+                module.training = training
             del _uses[key]
 
 
@@ -132,9 +133,18 @@ def versions(net: nn.Module) -> tuple[tuple[int, int], ...]:
     >>> versions(net) == before
     False
     """
-    return tuple(
-        (part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors_of(net)
-    )
+    return versions_of(modules_of(net).values())
+
+
+def versions_of(modules: Iterable[nn.Module]) -> tuple[tuple[int, int], ...]:
+    """`versions` of these modules alone."""
+    tensors = tensors_of(modules)
+    try:
+        return tuple([(part.data_ptr(), part._version) for part in tensors])
+    except RuntimeError:  # a tensor made in inference mode has no version counter
+        return tuple(
+            (part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors
+        )
 
 
 def unchanged(net: nn.Module, fitted: str | None) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from qipf.network.forward import modules_of, versions
+from qipf.network.forward import modules_of, versions_of
 
 #: What a module may hold beside its tensors and modules.
 CONSTANTS = (
@@ -50,16 +50,16 @@ def network_state(net: nn.Module) -> NetworkState | None:
     """
     if torch_module._has_any_global_hook() or torch.is_autocast_enabled("cuda"):
         return None
-    held: list[object] = []
-    for module in modules_of(net).values():
+    modules = modules_of(net).values()
+    held: list[object] = [*modules]
+    for module in modules:
         own = module.__dict__
         if own["_forward_hooks"] or own["_forward_pre_hooks"]:
             return None
-        held.append(module)
-        held.extend(islice(own.values(), len(FIRST), None))  # tensors are in the versions
+        held += islice(own.values(), len(FIRST), None)  # tensors are in the versions
     flags = torch.backends.cudnn
     settings = (flags.enabled, flags.benchmark, flags.deterministic)
-    return NetworkState((versions(net), tuple(map(id, held)), settings), tuple(held))
+    return NetworkState((versions_of(modules), tuple(map(id, held)), settings), tuple(held))
 
 
 def is_constant(net: nn.Module) -> bool:
