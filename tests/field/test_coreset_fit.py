@@ -238,10 +238,11 @@ def test_no_fit_where_none_is_needed_or_possible(rows):
 
 
 def test_the_number_of_probes_is_bounded(rows, monkeypatch):
-    assert coreset_fit._probe_count(500, 10) == 32_000
-    assert coreset_fit._probe_count(10, 10) == 4096
+    assert coreset_fit._probe_count(500, 10, 60_000) == 32_000
+    assert coreset_fit._probe_count(500, 10, 8000.0) == 8000  # no more than rows
+    assert coreset_fit._probe_count(10, 10, 60_000) == coreset_fit._probe_count(10, 10, 50) == 4096
     for clouds, dimension in ((1, 1), (2000, 10), (2000, 128), (10_000, 4096)):
-        pairs = clouds * coreset_fit._probe_count(clouds, dimension)
+        pairs = clouds * coreset_fit._probe_count(clouds, dimension, 1e6)
         assert pairs * max(dimension, 16) <= 16 * coreset_fit.PAIRS
     unfitted = coreset(rows[:100], 10)
     monkeypatch.setattr(coreset_fit, "PAIRS", 99)

@@ -31,7 +31,8 @@ from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import curvature
 from qipf.progress import progress_bar
 
-#: Probes per centre, and the least number of probes.
+#: Probes per centre, but no more than rows: the field of few rows is fitted as well with fewer, in
+#: less time. And the least number of probes.
 PROBES_PER_CENTER, FEWEST_PROBES = 64, 2**12
 
 #: Largest number of pairs of a probe and a centre, in up to 16 dimensions; fewer in more.
@@ -92,7 +93,7 @@ def fit_coreset(
     mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
     rows = (whole.centers.cpu().double() - mean) / bandwidth
     reach = float(rows.abs().max())
-    count = _probe_count(*small.centers.shape)
+    count = _probe_count(*small.centers.shape, whole.count)
     if not reach < FARTHEST or count < small.centers.shape[0]:
         return small
     dtype = torch.float32 if reach < REACH else torch.float64
@@ -141,9 +142,9 @@ def _best_between(start: "Mixture", end: "Mixture", validation: "tuple[Target, .
     return best
 
 
-def _probe_count(centers: int, dimension: int) -> int:
+def _probe_count(centers: int, dimension: int, rows: float) -> int:
     """Number of probes; with fewer than centres, the fit would be underdetermined."""
-    wanted = max(PROBES_PER_CENTER * centers, FEWEST_PROBES)
+    wanted = max(min(PROBES_PER_CENTER * centers, int(rows)), FEWEST_PROBES)
     return min(wanted, 16 * PAIRS // (centers * max(dimension, 16)))
 
 
