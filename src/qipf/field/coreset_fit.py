@@ -93,7 +93,7 @@ def fit_coreset(
     mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
     rows = (whole.centers.cpu().double() - mean) / bandwidth
     reach = float(rows.abs().max())
-    count = _probe_count(*small.centers.shape, whole.count)
+    count = _probe_count(len(small.centers), rows.shape[1], whole.count)
     if not reach < FARTHEST or count < small.centers.shape[0]:
         return small
     dtype = torch.float32 if reach < REACH else torch.float64
