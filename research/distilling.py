@@ -1,0 +1,178 @@
+"""Fields with few centres against those of all examples, on perturbations that were left out.
+
+    python research/distilling.py --run RUN --data DATA --networks kmnist10k_lenet mnist_lenet
+
+Perturbed copies of held-out training images, as `LayeredQIPF` makes them. The families are left out
+in two halves (`LEFT`): centres, mixture and error model are fitted without them, on every second
+example, and ROC-AUC and PR-AUC of error detection are measured on them, on the other examples. The
+metrics are chosen with all families, alike for all variants. Writes distilling.csv: differences
+from all examples as centres, by network and variant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from error_data import bench_of
+
+from qipf.bench.methods import CleanData
+from qipf.layered import distillation, holdout
+from qipf.layered.class_field import ClassField
+from qipf.layered.distillation import clustered_field, distilled_field
+from qipf.layered.error_model import fit_error_model
+from qipf.layered.families import fitting_families
+from qipf.layered.holdout import COPIED, INPUTS, Tuning, sample_examples, tuning_sets
+from qipf.layered.mixture import _tuning_posteriors, fit_mixture
+from qipf.layered.selection import chosen_fields
+from qipf.metrics.error_detection import evaluate
+from qipf.network.batches import batches, few_rows
+from qipf.network.features import LayerSite, chosen_sites, run_in_batches
+from qipf.network.forward import evaluating
+
+#: Families that are left out together.
+LEFT = (("fade", "tone", "shift", "warp"), ("blur", "coarsen", "noise", "drop", "hole"))
+
+Fields = dict[LayerSite, ClassField]
+
+
+def of_some(field: ClassField, count: int, seed: int = 0) -> ClassField:
+    """A random part of the centres."""
+    order = torch.randperm(len(field.labels), generator=torch.Generator().manual_seed(seed))
+    kept = order[:count].sort().values
+    return ClassField(
+        field.metric,
+        field.embeddings[kept],
+        field.labels[kept],
+        field.classes,
+        field.bandwidth,
+        field.examples[kept],
+    )
+
+
+def fitted(size: int, **constants: Any) -> Callable[[ClassField, Tuning, LayerSite], ClassField]:
+    """Distilled to a size, with other constants than those of the package."""
+
+    def distilled(field: ClassField, tuning: Tuning, site: LayerSite) -> ClassField:
+        places, by_place = field.examples.sort()
+        own = by_place[torch.searchsorted(places, tuning.copied)]
+        with patch.multiple(distillation, **{"STEPS": distillation.STEPS, **constants}):
+            return distilled_field(field, size, tuning.copies[site], own, 0)
+
+    return distilled
+
+
+VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
+    "all examples": lambda field, tuning, site: field,
+    "half of them": lambda field, tuning, site: of_some(field, len(field.labels) // 2),
+    "another half": lambda field, tuning, site: of_some(field, len(field.labels) // 2, 1),
+    "clusters, 1,000": lambda field, tuning, site: clustered_field(
+        field, 1000, torch.Generator().manual_seed(0)
+    ),
+    "distilled, 1,000": fitted(1000),
+    "distilled, 3,000": fitted(3000),
+    "classes alone": fitted(1000, BLENDS=0),
+    "λ = 1": fitted(1000, OF_CLASS=1.0),
+    "λ = 16": fitted(1000, OF_CLASS=16.0),
+    "250 steps": fitted(1000, STEPS=250),
+}
+
+
+def part_of(tuning: Tuning, names: list[str], half: int) -> Tuning:
+    """Some of the sets, every second example."""
+    sets = {}
+    for name in names:
+        logits, rows = tuning.sets[name]
+        sets[name] = logits[half::2], {site: found[half::2] for site, found in rows.items()}
+    return Tuning(sets, tuning.labels[half::2], tuning.copies, tuning.copied)
+
+
+def areas(fields: Fields, known: Tuning, left: Tuning) -> np.ndarray:  # (2,)
+    """Mean ROC-AUC and PR-AUC on sets that were left out."""
+    kept, weights, posteriors = fit_mixture(fields, known)
+    assert posteriors is not None
+    model = fit_error_model(posteriors.evidence(weights), posteriors.wrong, posteriors.sets > 0)
+    assert model is not None
+    found: dict[str, list[tuple[float, float]]] = {}
+    with patch("qipf.layered.mixture.WIDTHS", (1.0,)):  # the kept fields are at their best
+        other = _tuning_posteriors(kept, left)
+    scores = model(other.evidence(weights)).cpu().numpy()
+    for number, name in enumerate(left.sets):
+        rows = (other.sets == number).cpu().numpy()
+        wrong = other.wrong.cpu().numpy()[rows]
+        if wrong.any() and not wrong.all():
+            values = evaluate(scores[rows], wrong)
+            found.setdefault(name.split()[0], []).append((values["roc_auc"], values["pr_auc"]))
+    return np.mean([np.mean(pairs, axis=0) for pairs in found.values()], axis=0)
+
+
+def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]:
+    """Mean areas of every variant, over both halves of the families."""
+    bench = bench_of(name, options)
+    net, data = bench.network, bench.dataset
+    clean = CleanData(net, data.train_images, data.train_labels)
+    first = next(iter(batches(clean.batches(), net, "fit", "reading"))).inputs.mapped(few_rows)
+    with evaluating(net), torch.no_grad():
+        sites = chosen_sites(net, lambda: run_in_batches(net, first, ()))
+        centers, held, classes, copied = sample_examples(
+            batches(clean.batches(), net, "fit", "reading layers"),
+            lambda inputs: run_in_batches(net, inputs, sites, first),
+            60_000,
+            1000,
+            np.random.RandomState(options.seed),
+            COPIED,
+        )
+        tuning = tuning_sets(net, held, sites, classes, options.seed)
+        fields = chosen_fields(centers, tuning, sites, classes, 128)
+        families = fitting_families(net, held[INPUTS][0])
+        strongest = {one.split()[0]: float(one.split()[1]) for one in list(tuning.sets)[1:]}
+        found: dict[str, list[np.ndarray]] = {}
+        for out in LEFT:
+            known = [one for one in tuning.sets if one.split()[0] not in out]
+            seen = [(families[f], t) for f, t in strongest.items() if f not in out]
+            holdout._add_copies(tuning, net, copied, sites, seen, options.seed)
+            left = part_of(tuning, [one for one in tuning.sets if one not in known], 1)
+            for variant in options.variants:
+                small = {s: VARIANTS[variant](f, tuning, s) for s, f in fields.items()}
+                found.setdefault(variant, []).append(areas(small, part_of(tuning, known, 0), left))
+                print(name, variant, found[variant][-1].round(4), flush=True)
+    return {variant: np.mean(pairs, axis=0) for variant, pairs in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--run", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--networks", nargs="+", required=True)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--out", type=Path, default=Path("research/results"))
+    options = parser.parse_args()
+    file, header = options.out / "distilling.csv", ["network", "variant", "roc_auc", "pr_auc"]
+    rows: list[dict[str, str]] = []
+    if file.exists():
+        with file.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+    for name in options.networks:
+        means = compared(name, options)
+        start = means[next(iter(VARIANTS))]
+        rows = [row for row in rows if row["network"] != name]
+        for variant, mean in means.items():
+            values = mean if mean is start else mean - start
+            shown = [f"{value:.4f}" if mean is start else f"{value:+.4f}" for value in values]
+            rows.append(dict(zip(header, (name, variant, *shown), strict=True)))
+        with file.open("w", newline="") as lines:
+            writer = csv.DictWriter(lines, header)
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
