@@ -4,7 +4,7 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept
 
-.PHONY: demo test quick check docs mutants package clean
+.PHONY: demo test quick check docs mutants package locked clean
 
 ## demo: a small network on digits: accuracy and errors as they are rotated, all methods, and a page
 demo: $(READY)
@@ -40,6 +40,13 @@ package: $(READY)
 	build/fresh/bin/python -I tools/try_wheel.py
 	build/fresh/bin/qipf --help > /dev/null
 	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tools/try_wheel.py
+
+## locked: the environment with every hash checked (Linux x86-64, Python 3.11, torch's CPU build)
+locked:
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
 
 check: $(READY)
 	$(VENV)/bin/ruff check .

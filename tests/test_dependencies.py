@@ -80,3 +80,26 @@ def test_packages_of_extras_are_imported_where_they_are_needed():
             if isinstance(node, ast.ImportFrom):
                 names = [node.module]
             assert not {name.split(".")[0] for name in names} & optional, path
+
+
+def test_the_lock_has_the_versions_of_the_constraints_and_hashes():
+    """Apart from what builds the package, and from peers, which no extra of the tests needs."""
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.M))
+    pinned = {
+        name.lower().replace("_", "-"): version
+        for name, version in re.findall(
+            r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text(), re.M
+        )
+    }
+    torch = locked.pop("torch")
+    assert torch == pinned.pop("torch") + "+cpu"
+    building = {"editables", "hatchling", "setuptools", "tomlkit", "trove-classifiers"}
+    assert locked.keys() - pinned.keys() <= building
+    assert {name: pinned[name] for name in locked.keys() - building} == {
+        name: version for name, version in locked.items() if name not in building
+    }
+    assert declared() - {"qipf", "torch"} - {"keopscore", "pykeops", "pytorch-ood"} <= set(locked)
+    entries = re.split(r"\n(?=[\w])", text)[1:]
+    assert len(entries) == len(locked) + 1
+    assert all("--hash=sha256:" in entry for entry in entries)

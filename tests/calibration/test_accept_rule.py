@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
 from qipf import AcceptRule, QIPFInputError, QIPFWarning, accept_rule
-from qipf.calibration.accept_rule import Tally
+from qipf.calibration.accept_rule import Tally, within
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.fixed_sequence import certified_ranks, fewest
 from qipf.calibration.quantization import highest, rounded
@@ -501,3 +501,9 @@ def test_contradictory_values_are_rejected(changes, phrase):
 def test_a_rule_does_not_change():
     with pytest.raises(FrozenInstanceError):
         RULE.threshold = 9.0
+
+
+def test_the_decision_of_a_graph_has_both_limits():
+    uncertainty, novelty = torch.tensor([1.0, 1.0, 2.0, 2.1]), torch.tensor([5.0, 5.1, 5.0, 0.0])
+    assert within(uncertainty, novelty, 2.0).tolist() == [True, True, True, False]
+    assert within(uncertainty, novelty, 2.0, 5.0).tolist() == [True, False, True, False]

@@ -210,6 +210,22 @@ def test_training_rows_sampled_elsewhere_are_those_sampled_here(reduction, monke
     torch.testing.assert_close(mean, rows.double().mean(0), rtol=1e-4, atol=1e-4)
 
 
+def test_a_remote_part_of_more_than_a_block_skips_its_random_numbers():
+    count, random = 2**20 + 3, np.random.RandomState(0)
+    seen = TrainingRows(4, "random", random)
+    later = np.random.RandomState()
+    later.set_state(random.get_state())
+    later.random_sample(count)
+    seen.remote_sampler(count)
+    assert random.random_sample() == later.random_sample()
+
+
+def test_a_part_keeps_its_first_row_to_compare():
+    seen = TrainingRows(4, "random", np.random.RandomState(0))
+    part = seen.remote_sampler(3).sample(torch.arange(6.0).reshape(3, 2), None)
+    assert part.first.tolist() == [[0.0, 1.0]]
+
+
 def test_whether_rows_differ_is_known_across_parts():
     for rows, varied in ((torch.zeros(6, 2), False), (torch.arange(6.0)[:, None] // 3, True)):
         seen = TrainingRows(4, "random", np.random.RandomState(0))

@@ -109,6 +109,10 @@ def test_masks_follow_their_tokens(name):
     family = fitting_families(Reader(padding=0), Example((ids,), {}))[name]
     (alone,), _ = family(Example((ids,), {}), 0.5, 3)[0]
     assert torch.equal(alone, changed)
+    # and without padding every token may change
+    family = fitting_families(Reader(), Example((ids,), {}))[name]
+    (every,), _ = family(Example((ids,), {}), 0.5, 3)[0]
+    assert not torch.equal(every, ids)
 
 
 @torch.no_grad()

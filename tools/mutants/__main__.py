@@ -60,6 +60,9 @@ SAMPLE = {
 NOT_SCIENCE = {"__init__.py", "plotting.py", "field/state.py", "calibration/state.py"}
 NOT_SCIENCE |= {"layered/state.py"}
 
+#: Code for GPUs, which the tests load anew in Triton's interpreter, without the change.
+NOT_SCIENCE |= {"layered/evidence_kernels.py", "layered/fused_evidence.py"}
+
 ORDER = [*SAMPLE, "named"]
 
 
@@ -131,11 +134,11 @@ def page(rows: list[dict[str, str]]) -> str:
     return f"""# Mutants
 
 `make mutants` (seed 0), `python tools/mutants --seed S --sample N` (others): single changes of the
-scientific core, drawn by hash from all changes of the files below (model files and figures are left
-out), and those of `tools/mutants/named.py`, which no test noticed once. Each is tried against the
-doctests of its module and the tests beside it. [mutants.csv](mutants.csv) has every one of them,
-with the test that notices it or the reason why it may stay; an equivalent one changes nothing that
-can be told.
+scientific core, drawn by hash from all changes of the files below (model files, figures and code
+for GPUs are left out), and those of `tools/mutants/named.py`, which no test noticed once. Each is
+tried against the doctests of its module and the tests beside it. [mutants.csv](mutants.csv) has
+every one of them, with the test that notices it or the reason why it may stay; an equivalent one
+changes nothing that can be told.
 The command ends with an error if a survivor has no reason, or if the survivors are more than
 {MOST_SURVIVORS:.0%} of a seed's mutants. Rows of other seeds stay as they are.
 
