@@ -76,7 +76,7 @@ def test_calibration_set_and_rule_change_together(monkeypatch):
     assert len(field.calibration_) == 50
 
 
-@pytest.mark.parametrize(("kind", "step"), [(qipf.wrap, "_run"), (qipf.LayeredQIPF, "_posteriors")])
+@pytest.mark.parametrize(("kind", "step"), [(qipf.wrap, "_run"), (qipf.LayeredQIPF, "_row_scores")])
 def test_a_network_fitted_again_during_a_call(monkeypatch, kind, step):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
