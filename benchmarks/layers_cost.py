@@ -6,11 +6,12 @@
 Every method gets the same images and gives an uncertainty for each, the network's pass included.
 Times are medians of rounds in which all methods take turns, each round starting with another one,
 for batches of 1, 32, 200 and 1,000 images, and ratios to the bare network's time in the same
-rounds; a batch for which the bare network takes more than `LONGEST` seconds is left out. With
-`--busy`, for a machine that does other work too, one thread runs and its CPU time is counted. KNN,
-ViM and NNGuide are those of `qipf.bench`, which are tested to equal pytorch-ood's. On the CPU, the
-exported files of the bare network and of the models run in ONNX Runtime too. Seconds to fit include
-passes of the network; those of the network itself are one pass over the training images.
+rounds; a batch for which the bare network takes more than `LONGEST` seconds is left out. A method
+that raises an error is reported and left out. With `--busy`, for a machine that does other work
+too, one thread runs and its CPU time is counted. KNN, ViM and NNGuide are those of `qipf.bench`,
+which are tested to equal pytorch-ood's. On the CPU, the exported files of the bare network and of
+the models run in ONNX Runtime too. Seconds to fit include passes of the network; those of the
+network itself are one pass over the training images.
 
 Networks are read from a finished run, and data from DATA. A network that is not there gets random
 weights. With `--no-fit` nothing is read: weights and images are random, and `qipf_plus` has fields
@@ -25,7 +26,9 @@ import copy
 import csv
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +57,7 @@ BATCHES = (1, 32, 200, 1000)
 PASSES = 10
 
 #: Seconds of the bare network for a batch that is still measured, and of all rounds of a batch.
-LONGEST, BUDGET = 1.0, {"cpu": 8.0, "cuda": 4.0}
+LONGEST, BUDGET = 1.0, {"cpu": 8.0, "cuda": 2.5}
 
 #: Training and test images of the random data, which are as large as those of the networks.
 SHAPES = {"mnist_lenet": (60_000, 1, 28), "cifar10_vgg3": (50_000, 3, 32)}
@@ -87,6 +90,15 @@ def scored(method: Method, net: LayeredNetwork, images: Tensor) -> Tensor:  # (n
     return method.score(Batch.of(net, images))
 
 
+@contextmanager
+def reported(name: str) -> Iterator[None]:
+    """Print an error and go on: an hour of other measurements is not lost."""
+    try:
+        yield
+    except Exception:
+        said(f"ERROR in {name}: {traceback.format_exc(limit=-4)}")
+
+
 def timed(work: Callable[[], object], device: str) -> float:
     """Milliseconds of one go."""
     begin = clock()
@@ -98,11 +110,14 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
     """Median time of each, in rounds in which they take turns; each starts with another one."""
-    found: dict[str, list[float]] = {name: [] for name in work}
     least, most = ROUNDS
-    order = list(work)
-    for name in 2 * order:  # to warm up; a graph is captured at the second go
-        timed(work[name], device)
+    order = []
+    for name in work:
+        with reported(name):
+            for _ in range(3):  # to warm up; a graph is captured at the second go
+                timed(work[name], device)
+            order.append(name)
+    found: dict[str, list[float]] = {name: [] for name in order}
     start = clock()
     for number in range(most):
         if number >= least and clock() - start > BUDGET[device]:
@@ -271,34 +286,37 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
     passing = clock() - start
     said(f"  one pass over {len(images):,} images: {passing:.1f} s")
     about: dict[str, Row] = {"network": {"seconds_to_fit": passing}}
-    start = clock()
-    plain = qipf.wrap(net).fit(train)
-    about["qipf"] = {"seconds_to_fit": clock() - start}
-    said(f"  qipf fitted: {clock() - start:.1f} s")
-    methods["qipf"] = plain, [plain]
-    models: dict[str, Any] = {"qipf": plain}
-    for name, model, seconds in models_of(net, train, fit):
-        models[name] = model
-        methods[name] = model, [model]
-        with torch.no_grad():
-            model(shown[:2])
-        centers = max((len(f.embeddings) for f in model.fields_), default=0)
-        said(f"  {name}: {len(model.fields_)} layers, {centers:,} centres, fit {seconds} s")
-        about[name] = {
-            "layers": len(model.fields_), "centers": centers, "seconds_to_fit": seconds,
-        }  # fmt: skip
+    models: dict[str, Any] = {}
+    with reported("qipf"):
+        start = clock()
+        models["qipf"] = qipf.wrap(net).fit(train)
+        about["qipf"] = {"seconds_to_fit": clock() - start}
+        methods["qipf"] = models["qipf"], [models["qipf"]]
+        said(f"  qipf fitted: {clock() - start:.1f} s")
+    with reported("qipf_plus"):
+        for name, model, seconds in models_of(net, train, fit):
+            with torch.no_grad():
+                model(shown[:2])
+            models[name] = model
+            methods[name] = model, [model]
+            centers = max((len(f.embeddings) for f in model.fields_), default=0)
+            said(f"  {name}: {len(model.fields_)} layers, {centers:,} centres, fit {seconds} s")
+            about[name] = {
+                "layers": len(model.fields_), "centers": centers, "seconds_to_fit": seconds,
+            }  # fmt: skip
     for several in (5, 10):
         members = networks[:several]
         methods[f"ensemble of {several}"] = partial(entropy, members), [members]
     methods[f"MC-Dropout, {PASSES} passes"] = partial(entropy, [dropping] * PASSES), [net]
     for name in ("knn", "vim", "nnguide"):
-        start = clock()
-        method = create(name).fit(clean)
-        about[name] = {"seconds_to_fit": passing + clock() - start}
-        methods[name] = partial(scored, method, net), [net, method]
-        said(f"  {name} fitted: {clock() - start:.1f} s")
+        with reported(name):
+            start = clock()
+            method = create(name).fit(clean)
+            about[name] = {"seconds_to_fit": passing + clock() - start}
+            methods[name] = partial(scored, method, net), [net, method]
+            said(f"  {name} fitted: {clock() - start:.1f} s")
     for name, model in models.items():
-        with tempfile.TemporaryDirectory() as folder:
+        with reported(f"{name}, saved"), tempfile.TemporaryDirectory() as folder:
             model.save(Path(folder) / "model.qipf")
             about[name]["megabytes_file"] = (Path(folder) / "model.qipf").stat().st_size / 1e6
     times: dict[int, dict[str, float]] = {}
@@ -319,15 +337,17 @@ def rows_of(bench: NetworkBench, device: str, fit: bool, count: int | None) -> I
         few = {
             name: model for name, model in models.items() if about[name].get("centers", 0) < 2**13
         }
-        runtime = onnx_times(net, few, shown, [b for b in times if b <= 200])
+        with reported("ONNX Runtime"):
+            runtime = onnx_times(net, few, shown, [b for b in times if b <= 200])
     for name, (score, held) in methods.items():
         row: Row = {"network": bench.spec.name, "method": name}
-        for batch, own in times.items():
-            row[f"milliseconds_{batch}"] = own[name]
-            row[f"times_the_network_{batch}"] = own[name] / own["network"]
+        for batch, found in times.items():
+            if name in found:
+                row[f"milliseconds_{batch}"] = found[name]
+                row[f"times_the_network_{batch}"] = found[name] / found["network"]
         row |= {"megabytes_held": megabytes(*held), **about.get(name, {}), **runtime.get(name, {})}
         if device == "cuda":
-            with torch.no_grad():
+            with reported(name), torch.no_grad():
                 row["megabytes_more_at_work"] = peak(partial(score, shown))
         yield row
 
@@ -341,28 +361,37 @@ def main() -> None:
     parser.add_argument("--no-fit", dest="fit", action="store_false")
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--train", type=int, help="training images; by default all")
+    parser.add_argument("--seconds", type=float, help="for all rounds of a batch of images")
     parser.add_argument("-o", "--output", type=Path, default=Path("results"))
     options = parser.parse_args()
     if options.busy:
         global clock
         clock = time.process_time
         torch.set_num_threads(1)
-    file = options.output / f"layers-cost-{options.device}.csv"
+    if options.seconds is not None:
+        BUDGET[options.device] = options.seconds
+    options.output.mkdir(parents=True, exist_ok=True)
     for network in options.networks:
-        setting = Setting(
-            replace(find(SUITES[network]), seed=0), options.run, options.device, options.data
-        )
-        bench = NetworkBench(setting, network, None if options.fit else random_data(network))
-        saved = options.run / "networks" / "seed0" / network / "network.pt"
-        trained = options.fit and saved.exists()
-        if not trained:  # random weights take the same time
-            bench.__dict__["network"] = bench._build(0).to(options.device)
-        rows = []
-        for row in rows_of(bench, options.device, options.fit, options.train):
-            row["weights"] = "trained" if trained else "random"
-            rows.append({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
-            said(" ".join(f"{k}={v}" for k, v in rows[-1].items()))
-        joined(file, network, rows)
+        with reported(network):
+            measure(network, options)
+
+
+def measure(network: str, options: argparse.Namespace) -> None:
+    """Write the rows of a network."""
+    setting = Setting(
+        replace(find(SUITES[network]), seed=0), options.run, options.device, options.data
+    )
+    bench = NetworkBench(setting, network, None if options.fit else random_data(network))
+    saved = options.run / "networks" / "seed0" / network / "network.pt"
+    trained = options.fit and saved.exists()
+    if not trained:  # random weights take the same time
+        bench.__dict__["network"] = bench._build(0).to(options.device)
+    rows = []
+    for row in rows_of(bench, options.device, options.fit, options.train):
+        row["weights"] = "trained" if trained else "random"
+        rows.append({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
+        said(" ".join(f"{k}={v}" for k, v in rows[-1].items()))
+    joined(options.output / f"layers-cost-{options.device}.csv", network, rows)
 
 
 def joined(file: Path, network: str, rows: list[Row]) -> None:

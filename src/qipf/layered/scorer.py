@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from qipf.field.engines.base import blocks, full_precision
-from qipf.layered.class_field import ClassField
+from qipf.layered.class_field import ClassField, FieldValues
 from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.layered.replays import Replays
+from qipf.layered.stacked_fields import FEW, StackedFields
 from qipf.network.features import LayerSite, Rows
 from qipf.network.replaying import allowed
 
@@ -70,13 +71,24 @@ class Scorer:
         """The evidence in CUDA kernels; None where they cannot run."""
         return None if logits.dtype == torch.float64 else self._kernels
 
+    @cached_property
+    def _stacked(self) -> StackedFields | None:
+        return StackedFields.of(tuple(self.fields.values()))
+
     def posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
+        own = [rows[site] for site in self.fields]
         with full_precision(logits.device):
-            values = [field(rows[site]) for site, field in self.fields.items()]
+            if 0 < len(logits) <= FEW and self._stacked:
+                found = self._stacked(own)
+                values = [FieldValues(*each) for each in zip(*found, strict=True)]
+                densities = found.log_density.T
+            else:
+                fields = zip(self.fields.values(), own, strict=True)
+                values = [field(part) for field, part in fields]
+                none = logits.new_zeros(len(logits), 0)
+                densities = torch.cat([none, *(each.log_density[:, None] for each in values)], 1)
             posteriors = posteriors_of(logits, self.fields.values(), values)
-        none = logits.new_zeros(len(logits), 0)
-        densities = torch.cat([none, *(found.log_density[:, None] for found in values)], 1)
         return posteriors, densities.double()
 
     def evidence(self, logits: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Evidence]]:

@@ -30,6 +30,9 @@ WIDEST, FINEST = 512, 8
 #: small convolutional network took twice the time.
 BATCH, NUMBERS, FEWEST = 1000, 2**18, 16
 
+#: Numbers of all channels of a map that is large for a CPU.
+LARGE_MAP = 2**15
+
 #: A layer, its input or output, and the attention mask if any -> one row per example, (n, d).
 Pooling = Callable[[nn.Module, Any, Tensor | None], Tensor]
 
@@ -77,7 +80,7 @@ def grid_pooling(
 
 
 def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, grid, grid)
-    """As `adaptive_avg_pool2d`, several times as fast for few cells of equal size.
+    """As `adaptive_avg_pool2d`, several times as fast for large cells of equal size.
 
     That has one thread of a GPU for a cell, and adds up one number at a time on a CPU.
 
@@ -86,7 +89,9 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
               [10.5000, 12.5000]]]])
     """
     height, width = maps.shape[2:]
-    if grid == 1 or height % grid or width % grid:
+    # on a CPU one operation is faster than two for small maps
+    small = not maps.is_cuda and maps.shape[1] * height * width < LARGE_MAP
+    if small or grid == 1 or height % grid or width % grid:
         return functional.adaptive_avg_pool2d(maps, grid)
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
