@@ -34,6 +34,7 @@ TITLES = {
     "cifar10_lenet": "LeNet\nCIFAR-10",
     "cifar10_vgg3": "VGG-3\nCIFAR-10",
     "cifar10_resnet18": "ResNet-18\nCIFAR-10",
+    "cifar10_vit": "ViT\nCIFAR-10",
     "clinc_transformer": "transformer\nCLINC150",
 }
 
