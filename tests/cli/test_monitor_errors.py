@@ -214,6 +214,7 @@ def test_the_notes_of_a_state_are_checked(monkeypatch, capsys, folder):
     for changes, message in [
         ({"offset": -1}, "in its notes 'offset' is -1."),
         ({"line": "many"}, "in its notes 'line' is 'many'."),
+        ({"line": 2**63}, f"in its notes 'line' is {2**63}."),
         ({"bad_lines": None}, "in its notes 'bad_lines' is None."),
         ({"verdicts": 0}, "in its notes 'verdicts' is 0."),
         ({"offset": None}, "in its notes 'offset' is None."),

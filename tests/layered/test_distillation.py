@@ -191,6 +191,16 @@ def test_blends_lie_on_the_sphere_and_have_the_logarithms_of_the_fields(monkeypa
         torch.testing.assert_close(found.double(), posterior.log() + density, atol=1e-4, rtol=1e-4)
 
 
+def test_blends_without_noise_lie_between_two_centres(monkeypatch):
+    monkeypatch.setattr(distillation, "NOISE", 0.0)
+    full = whole(40)
+    points, _ = blends(full, torch.Generator().manual_seed(0))
+    random, count = torch.Generator().manual_seed(0), len(points)
+    first, second = full.embeddings[torch.randint(40, (2, count), generator=random)]
+    share = distillation.SECOND * torch.rand(count, 1, generator=random)
+    torch.testing.assert_close(points, functional.normalize((1 - share) * first + share * second))
+
+
 def test_blends_are_compared_with_few_of_many_centres(monkeypatch):
     monkeypatch.setattr(distillation, "BLENDS", 12)
     monkeypatch.setattr(distillation, "MOST_CENTERS", 25)

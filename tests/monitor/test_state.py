@@ -150,6 +150,7 @@ INVALID = {
     "first window": ({"start": {"ks": 1.0}}, {}, "its first window is ['ks'], not ['abstained'"),
     "first share": ({"start": START | {"ks": 2.0}}, {}, "its first window is {'abstained': 0"),
     "first count": ({"start": START | {"count": 9}}, {}, "its first window counts (0, 9)"),
+    "first abstained": ({"start": START | {"abstained": 11}}, {}, "first window counts (11, 10)"),
     "trail": ({"trail": [0]}, {}, "its trail is [0]"),
     "trail step": ({"trail": [0, 0]}, {}, "its trail is [0, 0], after 25 predictions"),
     "trail start": ({"trail": [26, 1]}, {}, "its trail is [26, 1], after 25 predictions"),
