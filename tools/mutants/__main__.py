@@ -5,8 +5,8 @@ seeded sample of single changes (another comparison, sign, factor or constant, a
 out), and all of `named.py`, are each tried against the doctests of their module and the tests
 beside it.
 The outcomes go to ``results/mutants.csv``, which keeps the reason of each that stays and the rows
-of other seeds, and in short to ``results/mutants.md``. Ends with an error if a survivor has no
-reason, or if more than 5 % survive.
+of other seeds whose code is still there, and in short to ``results/mutants.md``. Ends with an error
+if a survivor has no reason, or if more than 5 % survive.
 
 mutmut mutates neither constants of modules and classes nor decorated functions, where bandwidth
 factors, recipes and most public methods are; cosmic-ray starts Python for every mutant, which
@@ -66,18 +66,21 @@ NOT_SCIENCE |= {"layered/evidence_kernels.py", "layered/fused_evidence.py"}
 ORDER = [*SAMPLE, "named"]
 
 
-def sample(package: str, seed: int, share: float = 1.0) -> list[Mutant]:
-    """The package's share of all changes, by hash, so that edits elsewhere leave them the same."""
-    count, patterns = SAMPLE[package]
-    paths = {path for p in patterns.split() for path in SOURCE.glob(p)}
+def all_of(package: str) -> list[Mutant]:
+    """All changes of the package; equal lines of a file count once."""
+    paths = {path for p in SAMPLE[package][1].split() for path in SOURCE.glob(p)}
     left = sorted(p for p in paths if not {p.name, f"{package}/{p.name}"} & NOT_SCIENCE)
     everything = [mutant for path in left for mutant in mutants_of(package, path)]
-    first = {mutant.key(): mutant for mutant in reversed(everything)}  # equal lines count once
+    return list({mutant.key(): mutant for mutant in reversed(everything)}.values())
+
+
+def sample(package: str, seed: int, share: float = 1.0) -> list[Mutant]:
+    """The package's share of all changes, by hash, so that edits elsewhere leave them the same."""
 
     def rank(mutant: Mutant) -> bytes:
         return hashlib.sha256("\0".join((str(seed), *mutant.key()[1:])).encode()).digest()
 
-    chosen = sorted(first.values(), key=rank)[: round(share * count)]
+    chosen = sorted(all_of(package), key=rank)[: round(share * SAMPLE[package][0])]
     return sorted(chosen, key=lambda mutant: (mutant.file, mutant.start))
 
 
@@ -140,7 +143,7 @@ tried against the doctests of its module and the tests beside it. [mutants.csv](
 every one of them, with the test that notices it or the reason why it may stay; an equivalent one
 changes nothing that can be told.
 The command ends with an error if a survivor has no reason, or if the survivors are more than
-{MOST_SURVIVORS:.0%} of a seed's mutants. Rows of other seeds stay as they are.
+{MOST_SURVIVORS:.0%} of a seed's mutants. Rows of other seeds stay while their code does.
 
 A change that makes the tests take more than {CPU_SECONDS} s of CPU time, {WALL_SECONDS} s in all or
 {BYTES / 2**30:.0f} GiB counts as noticed. Without a change the tests of a module must take less
@@ -186,7 +189,12 @@ def main() -> None:
         seed = "" if package == "named" else str(options.seed)
         wanted |= {(seed, *mutant.key()): mutant for mutant in drawn}
     replaced = {(key[0], key[1]) for key in wanted}
-    table = {key: row for key, row in known.items() if (key[0], key[1]) not in replaced}
+    present = {m.key(): m.line for m in [*named(), *(m for p in SAMPLE for m in all_of(p))]}
+    table = {
+        key: row | {"line": str(present[key[1:]])}
+        for key, row in known.items()
+        if (key[0], key[1]) not in replaced and key[1:] in present
+    }
     noticed_by = {}
     if options.survivors:
         noticed_by = {key: row["noticed by"] for key, row in known.items() if row["noticed by"]}
