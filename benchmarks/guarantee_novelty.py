@@ -18,7 +18,7 @@ SIZE = 20_000
 #: Sizes of held-out sets, risks, confidences and least p-values of the novelty.
 LIMITED = ((60, 0.1, 0.9, 0.1), (600, 0.05, 0.95, 0.05))
 
-#: Held-out predictions and length of long streams, of which a third as many are drawn.
+#: Held-out predictions and length of long streams.
 LONG = (200, 3000)
 
 

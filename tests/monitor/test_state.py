@@ -158,6 +158,7 @@ INVALID = {
     "trail value": ({}, {"trail": np.full(25, np.inf)}, "its trail holds NaN or inf"),
     "quiet alarm": ({"alarm": [4, 3]}, {}, "its alarm does not agree with its evidence"),
     "fractions": ({}, {"counts": np.full(401, 25 / 401)}, "its counts do not add up"),
+    "negative counts": ({}, {"counts": np.r_[-1.0, 26.0, np.zeros(399)]}, "its counts do not add"),
     "nan counts": ({}, {"counts": np.full(401, np.nan)}, "its counts do not add up"),
     "shape": ({}, {"counts": np.zeros(3)}, "its array 'counts' is float64 of shape (3,)"),
     "dtype": ({}, {"gains": np.zeros(M, np.float32)}, "its array 'gains' is float32 of shape"),

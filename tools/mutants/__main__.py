@@ -60,8 +60,8 @@ SAMPLE = {
 NOT_SCIENCE = {"__init__.py", "plotting.py", "field/state.py", "calibration/state.py"}
 NOT_SCIENCE |= {"layered/state.py"}
 
-#: Code for GPUs, which the tests load anew in Triton's interpreter, without the change.
-NOT_SCIENCE |= {"layered/evidence_kernels.py", "layered/fused_evidence.py"}
+#: Code for GPUs: not run here, or loaded anew in Triton's interpreter, without the change.
+NOT_SCIENCE |= {"layered/evidence_kernels.py", "layered/fused_evidence.py", "layered/replays.py"}
 
 ORDER = [*SAMPLE, "named"]
 
