@@ -49,6 +49,8 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     np.testing.assert_allclose(prediction.p_error, 1 / (1 + np.exp(-uncertainty)), rtol=1e-4)
     own = model.lengths_
     lengths = [np.linalg.norm(features[site.layer], axis=1) for site in own.sites]
+    for site, metric in own.metrics.items():
+        lengths.append(metric.whitened(torch.from_numpy(features[site.layer])).norm(dim=1).numpy())
     last = features[own.sites[-1].layer] - own.mean.numpy()
     part = np.linalg.norm(last @ own.outside.numpy(), axis=1)
     *lengths, part = np.log(np.stack([*lengths, part], 1) + own.shortest.numpy()).T

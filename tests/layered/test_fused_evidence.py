@@ -195,7 +195,7 @@ def scores_there(fields, weights, logits, rows, error, novelty):
     sites = [LayerSite(str(number)) for number in range(len(fields))]
     named = dict(zip(sites, fields, strict=True))
     read = dict(zip(sites, rows, strict=True))
-    lengths = RowLengths.of(read, sites)
+    lengths = RowLengths.of(read, sites, {s: f.metric for s, f in named.items()})
     scorer = Scorer(named, weights, error, lengths, novelty, torch.device("cpu"))
     return scorer(logits, read)
 
@@ -203,7 +203,7 @@ def scores_there(fields, weights, logits, rows, error, novelty):
 @pytest.mark.slow
 def test_scores_by_the_kernels_are_those_of_pytorch(interpreter):
     fields, weights, logits, rows = make_inputs(4)
-    models = ErrorModel.of(torch.linspace(0.1, 1, 10)), NoveltyModel.of(torch.ones(61), 3, 3)
+    models = ErrorModel.of(torch.linspace(0.1, 1, 10)), NoveltyModel.of(torch.ones(115), 3, 6)
     inputs = (fields, weights, logits, rows, *models)
     for found, wanted in zip(
         interpreter(scores_there, *inputs), scores_there(*inputs), strict=True

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
     NoveltyModel,
@@ -28,24 +29,33 @@ def rows_of(count, seed=0, spread=(5.0, 3.0, 0.1, 0.01)):
 
 def test_lengths_by_numpy():
     rows, turn = rows_of(5000)
-    found = RowLengths.of(rows, (FIRST, LAST))
+    metric = Metric(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [0.5], [0.0]]), True)
+    found = RowLengths.of(rows, (FIRST, LAST), {FIRST: metric})
+    assert found.count == 3
     few, _ = rows_of(20, seed=1)
     first, last = few[FIRST].double().numpy(), few[LAST].double().numpy()
     mean = rows[LAST].double().numpy().mean(0)
     floors = [np.linalg.norm(rows[site].double(), axis=1).mean() for site in (FIRST, LAST)]
+
+    def whitened(own):  # (x - 1) / 1 + y / 2, of rows of length one
+        own = own / np.linalg.norm(own, axis=1, keepdims=True)
+        return np.abs(own[:, 0] - 1 + own[:, 1] / 2)
+
+    floors.append(whitened(rows[FIRST].double().numpy()).mean())
     floors.append(np.linalg.norm(rows[LAST].double().numpy() - mean, axis=1).mean())
     offsets = rows[LAST].double().numpy() - mean
     least = np.linalg.eigh(offsets.T @ offsets)[1][:, :2]  # half of the directions
     np.testing.assert_allclose(least @ least.T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
     part = np.linalg.norm((last - mean) @ least, axis=1)
-    lengths = np.stack([np.linalg.norm(first, axis=1), np.linalg.norm(last, axis=1), part], 1)
+    plain = [np.linalg.norm(own, axis=1) for own in (first, last)]
+    lengths = np.stack([*plain, whitened(first), part], 1)
     expected = np.log(lengths + SHORTEST * np.array(floors))
     np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-3)
 
 
 def test_the_unusual_part_is_that_outside_of_the_usual_directions():
     rows, turn = rows_of(5000)
-    found = RowLengths.of(rows, (LAST,))
+    found = RowLengths.of(rows, (LAST,), {})
     usual, unusual = (torch.from_numpy(turn[:, k] * 30 + 2).float()[None] for k in (0, 3))
     logits = torch.zeros(1, 2)
     gap = found(logits, {LAST: unusual})[0, 1] - found(logits, {LAST: usual})[0, 1]
@@ -55,14 +65,15 @@ def test_the_unusual_part_is_that_outside_of_the_usual_directions():
 
 def test_rows_that_are_zero_or_huge_have_finite_lengths():
     rows = {LAST: torch.zeros(10, 4)}
-    found = RowLengths.of(rows, (LAST,))
+    metric = Metric(torch.zeros(4), torch.eye(4), False)
+    found = RowLengths.of(rows, (LAST,), {LAST: metric})
     for value in (0.0, 1e-40, 3e38):
         lengths = found(torch.zeros(10, 2), {LAST: torch.full((10, 4), value)})
         assert bool(torch.isfinite(lengths).all())
 
 
 def test_without_layers_there_is_nothing_to_measure():
-    found = RowLengths.of({}, ())
+    found = RowLengths.of({}, (), {})
     assert found(torch.ones(3, 2), {}).tolist() == [[0.0]] * 3
 
 

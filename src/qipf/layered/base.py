@@ -150,7 +150,7 @@ class LayeredModel(CalibrationMixin):
         self._training = None
         count = len(self.layers_)
         self.error_model_ = ErrorModel.unfitted(count)
-        self.novelty_model_ = NoveltyModel.unfitted(count, len(self.lengths_.sites))
+        self.novelty_model_ = NoveltyModel.unfitted(count, self.lengths_.count)
         if posteriors is None:
             return
         clean, _ = tuning.sets["clean"]

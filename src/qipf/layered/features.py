@@ -181,7 +181,9 @@ class FeatureQIPF(LayeredModel):
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
-            model.lengths_ = RowLengths.of(sample, model.layers_)
+            model.lengths_ = RowLengths.of(
+                sample, model.layers_, {s: f.metric for s, f in fields.items()}
+            )
             model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
             model._fit_scores(tuning, posteriors, len(whole))
             if held_out is not None:  # training examples and held-out ones at the same rate

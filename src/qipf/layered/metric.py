@@ -40,10 +40,14 @@ class Metric:
 
     def __call__(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
         """Unit vectors; a row equal to the mean maps to the origin."""
+        return unit_length(self.whitened(rows))
+
+    def whitened(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
+        """The rows before they are scaled to unit length."""
         rows = rows.float()
         if self.gain_free:
             rows = unit_length(rows)
-        return unit_length((rows - self.mean) @ self.directions)
+        return (rows - self.mean) @ self.directions
 
     def to(self, device: torch.device) -> "Metric":
         """The same metric on another device."""

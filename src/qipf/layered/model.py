@@ -177,7 +177,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights
-            model.lengths_ = RowLengths.of(centers, sites if fields else ())
+            model.lengths_ = RowLengths.of(
+                centers, sites if fields else (), {s: f.metric for s, f in fields.items()}
+            )
             model._set_fitted(example)
             model._fit_scores(tuning, posteriors, seen)
         return self

@@ -8,14 +8,14 @@ over four columns:
 - the logarithm of the length of what the last row has outside the directions in which the training
   rows vary most,
 - the Mahalanobis distance from clean rows of the energy, the log densities of all fields, and the
-  logarithms of the lengths of all rows that are read.
+  logarithms of the lengths of all rows that are read, and of the fields' rows after whitening.
 
-The fields see directions alone (`qipf.layered.metric`); lengths are what they leave out. The
+The fields see directions alone (`qipf.layered.metric`); both lengths are what they leave out. The
 distance has two sides: smooth images have a high density in early layers, and short rows.
 No slope is negative.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,7 @@ from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, energy, fit_log_odds
+from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite, Rows
 
 #: Length below which rows count as equally short, relative to the mean length of training rows.
@@ -40,31 +41,42 @@ class RowLengths:
     """Logarithms of the lengths of rows, and of the part of the last row that is unusual."""
 
     sites: tuple[LayerSite, ...]  # the layers whose rows are measured, in order
-    shortest: Tensor  # (sites + 1,) added to the lengths; the last one to that of the part
+    metrics: Mapping[LayerSite, Metric]  # of the sites whose whitened rows are measured too
+    shortest: Tensor  # (count + 1,) added to the lengths; the last one to that of the part
     mean: Tensor  # (D,) of training rows of the last site
     outside: Tensor  # (D, r) orthonormal directions in which these vary least
 
     @classmethod
-    def of(cls, rows: Rows, sites: Sequence[LayerSite]) -> "RowLengths":
+    def of(
+        cls, rows: Rows, sites: Sequence[LayerSite], metrics: Mapping[LayerSite, Metric]
+    ) -> "RowLengths":
         """From rows (n, D) of training examples; without sites there is nothing to measure."""
         if not sites:
-            return cls((), torch.zeros(1), torch.zeros(0), torch.zeros(0, 0))
+            return cls((), {}, torch.zeros(1), torch.zeros(0), torch.zeros(0, 0))
         last = rows[sites[-1]][:MOST_ROWS].double()
         mean = last.mean(0)
         offsets = last - mean
         _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
         outside = vectors[:, : last.shape[1] - last.shape[1] // 2]
-        lengths = [rows[site][:MOST_ROWS].double().norm(dim=1).mean() for site in sites]
-        lengths.append(offsets.norm(dim=1).mean())
+        measured = [rows[site][:MOST_ROWS] for site in sites]
+        measured += [metric.whitened(rows[site][:MOST_ROWS]) for site, metric in metrics.items()]
+        lengths = [own.double().norm(dim=1).mean() for own in (*measured, offsets)]
         shortest = (SHORTEST * torch.stack(lengths)).clamp(min=torch.finfo(torch.float32).tiny)
-        return cls(tuple(sites), shortest, mean.float(), outside.float().contiguous())
+        directions = outside.float().contiguous()
+        return cls(tuple(sites), dict(metrics), shortest, mean.float(), directions)
 
-    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, classes) -> (n, sites + 1)
+    @property
+    def count(self) -> int:
+        """How many lengths there are, without that of the part."""
+        return len(self.sites) + len(self.metrics)
+
+    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, classes) -> (n, count + 1)
         """Of each input: all lengths, and the length of the unusual part; zero without sites."""
         if not self.sites:
             return torch.zeros_like(logits[:, :1]).double()
         part = (rows[self.sites[-1]].float() - self.mean) @ self.outside
-        measured = [*(rows[site] for site in self.sites), part]
+        whitened = [metric.whitened(rows[site]) for site, metric in self.metrics.items()]
+        measured = [*(rows[site] for site in self.sites), *whitened, part]
         lengths = [torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in measured]
         return torch.log(torch.stack(lengths, 1) + self.shortest)
 
@@ -75,7 +87,8 @@ class RowLengths:
     def to(self, device: torch.device) -> "RowLengths":
         """The same on another device."""
         tensors = (part.to(device) for part in (self.shortest, self.mean, self.outside))
-        return RowLengths(self.sites, *tensors)
+        metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
+        return RowLengths(self.sites, metrics, *tensors)
 
 
 def unusual_columns(
@@ -91,17 +104,17 @@ class NoveltyModel:
     """The novelty, from the energy, the log densities of some layers, and lengths."""
 
     log_odds: LogOdds  # of a perturbed input, by the four columns
-    mean: Tensor  # (1 + layers + sites,) of clean rows
+    mean: Tensor  # (1 + layers + lengths,) of clean rows
     whiten: Tensor  # (the same twice) to unit covariance of clean rows
     layers: int
 
-    def columns(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + sites) -> (n, 4)
+    def columns(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + lengths) -> (n, 4)
         """The energy, minus the last layer's log density, the unusual part, and the distance."""
         offsets = unusual[:, :-1] - self.mean.to(unusual)
         distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1).sqrt()
         return torch.stack([unusual[:, 0], unusual[:, self.layers], unusual[:, -1], distance], 1)
 
-    def __call__(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + sites) -> (n,)
+    def __call__(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + lengths) -> (n,)
         """The novelty of each input."""
         return self.log_odds(self.columns(unusual))
 
@@ -115,16 +128,16 @@ class NoveltyModel:
         return (*self.log_odds.parameters(), *self.mean.tolist(), *self.whiten.flatten().tolist())
 
     @classmethod
-    def of(cls, parameters: Tensor, layers: int, sites: int) -> "NoveltyModel":
+    def of(cls, parameters: Tensor, layers: int, lengths: int) -> "NoveltyModel":
         """The inverse of `parameters`."""
-        size = 1 + layers + sites
+        size = 1 + layers + lengths
         odds, mean, whiten = parameters.split([1 + COLUMNS, size, size**2])
         return cls(LogOdds.of(odds), mean, whiten.view(size, size), layers)
 
     @classmethod
-    def unfitted(cls, layers: int, sites: int) -> "NoveltyModel":
+    def unfitted(cls, layers: int, lengths: int) -> "NoveltyModel":
         """Minus the last layer's log density, or the energy if there are no layers."""
-        slopes, size = torch.tensor([0.0, 1.0, 0.0, 0.0]).double(), 1 + layers + sites
+        slopes, size = torch.tensor([0.0, 1.0, 0.0, 0.0]).double(), 1 + layers + lengths
         zeros = torch.zeros(size, size).double()
         return cls(LogOdds(0.0, slopes), zeros[0], zeros, layers)
 
@@ -140,7 +153,7 @@ def term_names(last: str) -> tuple[str, ...]:
 
 
 def fit_novelty_model(
-    unusual: Tensor,  # (n, 2 + layers + sites)
+    unusual: Tensor,  # (n, 2 + layers + lengths)
     perturbed: Tensor,  # (n,)
     layers: int,
 ) -> NoveltyModel:
@@ -157,6 +170,7 @@ def fit_novelty_model(
     values, vectors = torch.linalg.eigh(covariance)
     usable = values > CONSTANT
     whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
+    whiten = whiten.contiguous()  # as from a file: sums in the same order
     found = NoveltyModel(LogOdds(0.0, torch.zeros(COLUMNS).double()), mean, whiten, layers)
     columns = found.columns(unusual)
     fitted = fit_log_odds(columns, perturbed, balanced(perturbed))

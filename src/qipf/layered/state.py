@@ -74,7 +74,7 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     arrays["weights"] = model.weights_.numpy()
     scores = [s.parameters() for s in (model.error_model_, model.novelty_model_)]
     count, lengths = len(model.layers_), model.lengths_
-    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count, len(lengths.sites))
+    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count, lengths.count)
     if scores != [s.parameters() for s in unfitted]:
         arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
     if lengths.sites:
@@ -114,8 +114,9 @@ def restore_layers(
     model.fields_ = tuple(
         _field(path, layer, number, arrays) for number, layer in enumerate(header["layers"])
     )
-    model.lengths_ = _lengths(path, measured, arrays)
-    counts = len(sites), len(measured)
+    metrics = {s: f.metric for s, f in zip(sites, model.fields_, strict=True)}
+    model.lengths_ = _lengths(path, measured, metrics, arrays)
+    counts = len(sites), model.lengths_.count
     model.error_model_, model.novelty_model_ = _checked_scores(path, arrays, *counts)
     calibration.restore_calibration(model, header, arrays, path)
 
@@ -186,15 +187,19 @@ def _checked_layers(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[Lay
     return sites
 
 
-def _lengths(path: str, sites: tuple[LayerSite, ...], arrays: Arrays) -> RowLengths:
+def _lengths(
+    path: str, sites: tuple[LayerSite, ...], metrics: dict[LayerSite, Metric], arrays: Arrays
+) -> RowLengths:
     if not sites:
-        return RowLengths.of({}, ())
+        return RowLengths.of({}, (), {})
     shortest, mean, outside = (arrays[name] for name in LENGTHS)
-    if len(shortest) != 1 + len(sites) or len(outside) != len(mean):
+    if len(shortest) == 1 + len(sites):  # of 0.1.0, without whitened rows
+        metrics = {}
+    if len(shortest) != 1 + len(sites) + len(metrics) or len(outside) != len(mean):
         refuse(path, "its arrays of lengths do not fit each other")
     if not (shortest > 0).all() or np.abs(mean).max() > LARGEST or np.abs(outside).max() > 1.001:
         refuse(path, "its arrays of lengths are out of range")
-    return RowLengths(sites, *(_tensor(part) for part in (shortest, mean, outside)))
+    return RowLengths(sites, metrics, *(_tensor(part) for part in (shortest, mean, outside)))
 
 
 def _checked_scores(
