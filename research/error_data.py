@@ -4,9 +4,10 @@
 
 Writes OUT/NETWORK-SEED.npz in half precision: for every set its logits, the log posteriors of the
 softmax and of all layers, the layers' log densities at several bandwidths, the logarithms of the
-lengths of their rows, the labels, and two peers' scores of novelty (KNN and ViM). Names of sets are
-``tuning/FAMILY/SHARE`` (perturbed training images), ``test/CORRUPTION/LEVEL`` and
-``unseen/DATASET``. The fields are those of `LayeredQIPF`, with all layers kept.
+lengths of their rows, the labels, two peers' scores of novelty (KNN and ViM), and what else may
+tell novelty (`Distances`). Names of sets are ``tuning/FAMILY/SHARE`` (perturbed training images),
+``test/CORRUPTION/LEVEL`` and ``unseen/DATASET``. The fields are those of `LayeredQIPF`, with all
+layers kept. With ``--novelty`` no corrupted test images, which the novelty is not judged by.
 """
 
 from __future__ import annotations
@@ -19,20 +20,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from sklearn.covariance import ledoit_wolf
+from torch import Tensor, nn
 
 from qipf.bench.corruptions import CORRUPTIONS, corrupt
 from qipf.bench.datasets import UNSEEN, load_unseen
+from qipf.bench.methods.feature_scores import class_means
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import BENCH_NETWORKS, CLEAN, PAPER_CORRUPTIONS, Suite
 from qipf.field.engines.base import full_precision
+from qipf.layered.class_field import ClassField
+from qipf.layered.effort import FULL
 from qipf.layered.holdout import LABELS, PLACES, Tuning
 from qipf.layered.metric import unit_length
 from qipf.layered.mixture import fit_mixture, posteriors_of
+from qipf.layered.novelty import RowLengths
 from qipf.layered.perturbations import FOR_IMAGES, perturbed, strengths
 from qipf.layered.selection import chosen_fields
-from qipf.network.features import Rows, chosen_sites, run_in_batches
+from qipf.network.features import LayerSite, Rows, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating
 
 #: Shares of its accuracy above chance that the network keeps on the perturbed images.
@@ -87,6 +93,56 @@ class Peers:
         return torch.stack([-torch.cat(cosines).double(), vim], 1)
 
 
+class Distances:
+    """Lengths and distances of rows, each a column of novelty or several.
+
+    ``residual``: `RowLengths`' unusual part of the last row. ``mahalanobis``: of the last row from
+    the nearest class mean, by the shrunk covariance within the classes. ``whitened``: lengths of
+    the rows in the layers' metrics, before these scale them to one. ``class_distances``: distances
+    to the nearest class mean there. ``alignment``: minus NCI's cosine times the class's weight.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        rows: Rows,
+        labels: Tensor,
+        sites: list[LayerSite],
+        fields: dict[LayerSite, ClassField],
+    ) -> None:
+        self._last, self._fields = sites[-1], fields
+        self._lengths = RowLengths.of(rows, sites[-1:], {})
+        last = rows[self._last].double()
+        means = class_means(last, labels, CLASSES)
+        shrunk = torch.from_numpy(ledoit_wolf((last - means[labels]).cpu().numpy())[0])
+        values, vectors = torch.linalg.eigh(shrunk.to(last))
+        self._whiten = vectors / values.clamp(min=1e-10 * values[-1]).sqrt()
+        self._means, self._mean = means @ self._whiten, last.mean(0)
+        self._class_means = {
+            site: class_means(field.metric.whitened(rows[site]).double(), labels, CLASSES)
+            for site, field in fields.items()
+        }
+        heads = [m for m in net.modules() if isinstance(m, nn.Linear)]
+        fits = heads and heads[-1].weight.shape == (CLASSES, last.shape[1])
+        self._weight = heads[-1].weight.double() if fits else None
+
+    def __call__(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:  # (n, columns) each
+        last = rows[self._last].double()
+        offsets = last - self._mean
+        whitened = {s: f.metric.whitened(rows[s]).double() for s, f in self._fields.items()}
+        nearest = [torch.cdist(w, self._class_means[s]).amin(1) for s, w in whitened.items()]
+        found = {
+            "residual": self._lengths(logits, rows)[:, 1:],
+            "mahalanobis": torch.cdist(last @ self._whiten, self._means).amin(1)[:, None],
+            "whitened": torch.stack([w.norm(dim=1) for w in whitened.values()], 1).log(),
+            "class_distances": torch.stack(nearest, 1).log(),
+        }
+        if self._weight is not None:
+            own = (offsets * self._weight[logits.argmax(1)]).sum(1)
+            found["alignment"] = -(own / offsets.norm(dim=1).clamp(min=1e-30))[:, None]
+        return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--run", type=Path, required=True)
@@ -97,6 +153,8 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=60_000)
     parser.add_argument("--tuning", type=int, default=1000)
     parser.add_argument("--test", type=int, default=1000)
+    parser.add_argument("--halvings", type=int, default=FULL.halvings)
+    parser.add_argument("--novelty", action="store_true")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -135,7 +193,9 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
                 few = perturbed(images[: len(images) // 2], perturb, t, options.seed)
                 return float((net(few.to(device)).argmax(1) == labels[: len(few)]).double().mean())
 
-            for share, t in zip(KEPT, strengths(accuracy, 1 / CLASSES, KEPT), strict=True):
+            for share, t in zip(
+                KEPT, strengths(accuracy, 1 / CLASSES, KEPT, options.halvings), strict=True
+            ):
                 copies = perturbed(images, perturb, t, options.seed + 1)
                 sets[f"{family}/{share}"] = run_in_batches(net, copies, sites)
     shipped = {n: s for n, s in sets.items() if not n.endswith("0.97")}
@@ -148,6 +208,7 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
         flush=True,
     )
 
+    distances = Distances(net, rows, centers[LABELS].to(device), list(sites), found)
     arrays: dict[str, np.ndarray] = {"weights": weights.cpu().numpy()}
     arrays["sites"] = np.array([str(site) for site in found])
 
@@ -171,6 +232,7 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
             "lengths": torch.stack(lengths, 1),
             "labels": labels,
             "peers": peers(logits, rows[sites[-1]]),
+            **distances(logits, rows),
         }
         for column, value in columns.items():
             arrays[f"{what}|{column}"] = value.half().cpu().numpy()
@@ -179,8 +241,8 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
         keep(f"tuning/{what}", seen, labels)
     count = slice(options.test)
     test, truth = unit_range(data.test_images[count]), data.test_labels[count]
-    levels: dict[str, tuple[float, ...]] = {CLEAN: (0,), **LEVELS}
-    if data.dimensions[0] == 3:
+    levels: dict[str, tuple[float, ...]] = {CLEAN: (0,)} | ({} if options.novelty else LEVELS)
+    if data.dimensions[0] == 3 and not options.novelty:
         others = [
             n for n, c in CORRUPTIONS.items() if c.kind == "images" and n not in PAPER_CORRUPTIONS
         ]

@@ -7,114 +7,28 @@ Reads what `error_data.py` wrote for some networks. Every candidate is fitted on
 images with one group of perturbations left out, and judged on that group: the mean of ROC-AUC and
 PR-AUC of error detection for the uncertainty, ROC-AUC of perturbed against clean images for the
 novelty. Test images are evaluated too, in columns of their own that no rule reads. Writes
-scores.json and scores.md.
+scores.json and scores.md, or with ``--novelty`` novelty.json and novelty.md, of that alone.
+Candidates are left out on files without their columns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from novelties import NOVELTIES, PEERS, Novelty
+from novelties import SHIPPED as SHIPPED_NOVELTY
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
+from tuned_sets import FAMILIES, Candidate, Network, Rows, Score, left_out
 
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS
-from qipf.layered.error_model import (
-    Evidence,
-    LogOdds,
-    balanced,
-    fit_error_model,
-    fit_log_odds,
-    fit_novelty_model,
-)
-from qipf.layered.mixture import LEAST, likeliest_weights, odds_columns
-
-#: Perturbations that resemble each other, left out together: a test corruption is further from all
-#: of them than two of a group are from each other.
-GROUPS = (("fade", "tone"), ("shift", "warp"), ("blur", "coarsen"), ("noise", "drop", "hole"))
-FAMILIES = tuple(family for group in GROUPS for family in group)
-
-#: Shares of the accuracy that perturbed images keep: of the sets that are fitted, and judged.
-FITTED, JUDGED = ("0.9", "0.7", "0.5"), ("0.97", "0.9", "0.7", "0.5")
-
-#: The column of log densities at the layers' own bandwidth, of the five that are written.
-OWN_BANDWIDTH = 3
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What was said of the inputs of a set."""
-
-    logits: Tensor  # (n, classes)
-    posteriors: Tensor  # (n, 1 + layers, classes)
-    densities: Tensor  # (n, layers)
-    labels: Tensor  # (n,)
-
-    @property
-    def wrong(self) -> Tensor:  # (n,)
-        return self.logits.argmax(1) != self.labels
-
-    @property
-    def unusual(self) -> Tensor:  # (n, 1 + layers)
-        return torch.cat([-self.logits.logsumexp(1, keepdim=True), -self.densities], 1)
-
-    def odds(self, weights: Tensor, kept: list[int]) -> Tensor:  # (n, 2 + kept layers)
-        """Log-odds of mixture, softmax and kept layers; column 0 of `kept` is the softmax."""
-        predicted = self.logits.argmax(1)[:, None, None]
-        own = self.posteriors.gather(2, predicted.expand(-1, self.posteriors.shape[1], 1))[..., 0]
-        against = (self.posteriors.sum(2) - own).clamp(min=0)
-        own[:, 0], against[:, 0] = _softmax(self.logits)  # exact, not from half precision
-        return odds_columns(own[:, kept], against[:, kept], weights)
-
-    def truth(self) -> Tensor:  # (n, 1 + layers)
-        place = self.labels[:, None, None].expand(-1, self.posteriors.shape[1], 1)
-        return self.posteriors.gather(2, place)[..., 0]
-
-
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Probability of the predicted class, and of all others."""
-    p = logits.softmax(1)
-    own = p.amax(1)
-    return own, p.scatter(1, logits.argmax(1, keepdim=True), 0).sum(1)
-
-
-class Network:
-    """All sets of a network, by name."""
-
-    def __init__(self, path: Path) -> None:
-        arrays = np.load(path)
-        self.name = path.stem.rsplit("-", 1)[0]
-        names = {key.split("|")[0] for key in arrays.files if "|" in key}
-        self.sets = {name: self._rows(arrays, name) for name in sorted(names)}
-
-    @staticmethod
-    def _rows(arrays: np.lib.npyio.NpzFile, name: str) -> Rows:
-        read = {k: torch.from_numpy(arrays[f"{name}|{k}"]).double() for k in COLUMNS}
-        layers = read["log_posteriors"].shape[1] - 1
-        densities = read["densities"].view(-1, layers, read["densities"].shape[1] // layers)
-        return Rows(
-            read["logits"],
-            read["log_posteriors"].exp(),
-            densities[:, :, OWN_BANDWIDTH],
-            read["labels"].long(),
-        )
-
-    def tuning(self, families: Sequence[str]) -> list[Rows]:
-        """The clean set, first, and the perturbed ones of these families."""
-        names = ["clean", *(f"{family}/{share}" for family in families for share in FITTED)]
-        return [self.sets[f"tuning/{name}"] for name in names]
-
-
-COLUMNS = ("logits", "log_posteriors", "densities", "labels")
-
-#: Fitted on sets, the clean one first: a score of rows.
-Score = Callable[[Rows], Tensor]
-Candidate = Callable[[list[Rows]], Score]
+from qipf.layered.error_model import Evidence, fit_error_model, fit_log_odds
+from qipf.layered.mixture import LEAST, likeliest_weights
 
 
 def entropy(_sets: list[Rows]) -> Score:
@@ -149,7 +63,10 @@ def one_regression(sets: list[Rows]) -> Score:
     return lambda rows: found(rows.odds(weights, kept))
 
 
-def gated(least: float = LEAST, gate: str = "energy", layers: bool = True) -> Candidate:
+ENERGY = NOVELTIES["energy"]
+
+
+def gated(least: float = LEAST, gate: Novelty = ENERGY, layers: bool = True) -> Candidate:
     """Near and far from the data, as `qipf.layered.error_model`; `least` as in `fit_mixture`."""
 
     def fit(sets: list[Rows]) -> Score:
@@ -169,18 +86,18 @@ def gated(least: float = LEAST, gate: str = "energy", layers: bool = True) -> Ca
 
 
 def _near_far(
-    sets: list[Rows], weights: Tensor, kept: list[int], columns: slice, gate: str
+    sets: list[Rows], weights: Tensor, kept: list[int], columns: slice, gate: Novelty
 ) -> Score:
-    evidence, wrong, perturbed = _all(sets, weights, kept)
-    novelty = fit_novelty_model(evidence.unusual, perturbed) if gate == "novelty" else None
+    by = gate(sets)
 
-    def seen(odds: Tensor, unusual: Tensor) -> Evidence:
-        by = unusual[:, :1] if novelty is None else novelty(unusual)[:, None]
-        return Evidence(odds[:, columns], by)
+    def seen(rows: Rows) -> Evidence:
+        return Evidence(rows.odds(weights, kept)[:, columns], by(rows)[:, None])
 
-    model = fit_error_model(seen(*evidence), wrong, perturbed)
+    odds, unusual = (torch.cat(part) for part in zip(*map(seen, sets), strict=True))
+    _, wrong, perturbed = _all(sets, weights, kept)
+    model = fit_error_model(Evidence(odds, unusual), wrong, perturbed)
     assert model is not None
-    return lambda rows: model(seen(rows.odds(weights, kept), rows.unusual))
+    return lambda rows: model(seen(rows))
 
 
 UNCERTAINTIES: dict[str, Candidate] = {
@@ -190,32 +107,9 @@ UNCERTAINTIES: dict[str, Candidate] = {
     "near: mixture and softmax; far: mixture": gated(layers=False),
     "near: all layers; far: mixture": gated(least=0.0),
     "near: layers of 5 %; far: mixture": gated(),
-    "the same, gate by novelty": gated(gate="novelty"),
+    "the same, gate by novelty": gated(gate=NOVELTIES["energy, last layer, distance"]),
 }
-SHIPPED = "near: layers of 5 %; far: mixture", "energy, last layer, distance"
-
-
-def regression_of_densities(sets: list[Rows]) -> Score:
-    unusual = torch.cat([rows.unusual for rows in sets])
-    perturbed = torch.arange(len(unusual)) >= len(sets[0].logits)
-    found = fit_log_odds(unusual, perturbed, balanced(perturbed)) or LogOdds(
-        0.0, torch.ones(unusual.shape[1]).double()
-    )
-    return lambda rows: found(rows.unusual)
-
-
-def with_distance(sets: list[Rows]) -> Score:
-    unusual = torch.cat([rows.unusual for rows in sets])
-    found = fit_novelty_model(unusual, torch.arange(len(unusual)) >= len(sets[0].logits))
-    return lambda rows: found(rows.unusual)
-
-
-NOVELTIES: dict[str, Candidate] = {
-    "energy": lambda _sets: lambda rows: rows.unusual[:, 0],
-    "last layer": lambda _sets: lambda rows: rows.unusual[:, -1],
-    "regression of energy and all layers": regression_of_densities,
-    "energy, last layer, distance": with_distance,
-}
+SHIPPED = "near: layers of 5 %; far: mixture"
 
 
 def detection(score: Tensor, wrong: Tensor) -> tuple[float, float]:
@@ -229,15 +123,6 @@ def apart(score: Score, clean: Rows, other: Rows) -> float:
     """ROC-AUC of other inputs among clean ones."""
     scores = torch.cat([score(clean), score(other)])
     return roc_auc_score(np.arange(len(scores)) >= len(clean.logits), scores)
-
-
-def left_out(network: Network, candidate: Candidate) -> Iterator[tuple[Score, Rows]]:
-    """A score that was fitted without a group, and each set of that group."""
-    for group in GROUPS:
-        score = candidate(network.tuning([f for f in FAMILIES if f not in group]))
-        for family in group:
-            for share in JUDGED:
-                yield score, network.sets[f"tuning/{family}/{share}"]
 
 
 def of_uncertainty(network: Network, candidate: Candidate) -> dict[str, float]:
@@ -275,19 +160,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--novelty", action="store_true")
     options = parser.parse_args()
     found: dict[str, dict[str, dict[str, dict[str, float]]]] = {"uncertainty": {}, "novelty": {}}
+    if options.novelty:
+        del found["uncertainty"]
     for path in sorted(options.data.glob("*.npz")):
         network = Network(path)
-        kinds = (("uncertainty", UNCERTAINTIES, of_uncertainty), ("novelty", NOVELTIES, of_novelty))
-        for kind, candidates, evaluate in kinds:
+        candidates: Mapping[str, Candidate]
+        for kind in found:
+            if kind == "uncertainty":
+                candidates, evaluate = UNCERTAINTIES, of_uncertainty
+            else:
+                clean, every = network.sets["tuning/clean"], NOVELTIES | PEERS
+                candidates = {n: c for n, c in every.items() if c.available(clean)}
+                evaluate = of_novelty
             for name, candidate in candidates.items():
                 row = evaluate(network, candidate)
                 found[kind].setdefault(name, {})[network.name] = row
-                print(network.name, name, {k: round(v, 3) for k, v in row.items()}, flush=True)
+                print(network.name, name, {k: round(v, 4) for k, v in row.items()}, flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "scores.json").write_text(json.dumps(found, indent=1) + "\n")
-    (options.output / "scores.md").write_text(table(found))
+    name = "novelty" if options.novelty else "scores"
+    (options.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.output / f"{name}.md").write_text(table(found))
 
 
 def table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
@@ -300,11 +195,15 @@ def table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
             lines += [f"{kind}, {column}", "", "| | " + " | ".join([*networks, "mean"]) + " |"]
             lines.append("| --- |" + " --- |" * (len(networks) + 1))
             for name, own in candidates.items():
-                values = [own[n].get(column, np.nan) for n in networks]
+                values = [own.get(n, {}).get(column, np.nan) for n in networks]
                 shown = [
                     "" if np.isnan(v) else f"{v:.4f}"[1:] for v in [*values, np.nanmean(values)]
                 ]
-                title = f"**{name}**" if name in SHIPPED else name
+                title = (
+                    f"**{name}**"
+                    if name == SHIPPED or NOVELTIES.get(name) is SHIPPED_NOVELTY
+                    else name
+                )
                 lines.append(f"| {title} | " + " | ".join(shown) + " |")
             lines.append("")
     return "\n".join(lines)
