@@ -146,3 +146,7 @@ def test_above_the_outlier_limit_p_values_are_at_most_the_share(count, share):
     limit = held_out.outlier_limit(share)
     scores = np.arange(0.5, count + 2)
     np.testing.assert_array_equal(scores > limit, held_out.p_values(scores) <= share)
+
+
+def test_scores_are_measured_from_zero_unless_told_otherwise():
+    assert Calibration([1.0, 2.0]).origin == 0.0

@@ -287,3 +287,7 @@ def test_inputs_that_are_not_text_files_are_rejected(tmp_path):
     assert len(os.listdir("/dev/fd")) == before
     for descriptor in (reading, writing):
         os.close(descriptor)
+
+
+def test_a_megabyte_is_read_and_held_at_once_and_four_kilobytes_recognise_a_file():
+    assert (module.CHUNK, module.LONGEST_LINE, module.TAIL) == (2**20, 2**20, 4096)

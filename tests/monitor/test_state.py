@@ -128,6 +128,7 @@ INVALID = {
     "kind": ({"kind": "sky"}, {}, "holds something of the kind 'sky', where the state of a moni"),
     "no kind": ({"kind": [1]}, {}, "holds something of the kind [1], where the state of a monitor"),
     "version": ({"format_version": 7}, {}, "a newer qipf wrote it"),
+    "old version": ({"format_version": 1}, {}, "its format version is 1; 2 to 6 are read"),
     "no version": ({"format_version": "1"}, {}, "its format version is '1'"),
     "more": ({"more": 1}, {}, "its header is ['abstained'"),
     "arrays": ({}, {"more": np.zeros(1)}, "its list of arrays is ['more'"),
