@@ -35,7 +35,7 @@ ALSO = {
     "monitor/monitor": "monitor/test_both_scores",
     "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
     "monitor/verdict": "monitor/test_monitor",
-    "monitor/watch": "cli/test_monitor_errors",
+    "monitor/watch": "cli/test_monitor cli/test_monitor_errors",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",
     "bench/scoring": "bench/test_end_to_end",
