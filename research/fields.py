@@ -17,23 +17,13 @@ from torch import Tensor
 
 from qipf.field.bandwidth import silverman
 from qipf.layered.class_field import ClassField
+from qipf.layered.effort import FULL
 from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.mixture import WIDTHS
 from qipf.layered.perturbations import KEPT
-from qipf.layered.selection import (
-    COARSE,
-    FINE,
-    FLOOR,
-    METRIC_ROWS,
-    MOST_ROWS,
-    TRIED_CENTERS,
-    condensed_field,
-)
+from qipf.layered.selection import FACTORS, FLOOR, condensed_field
 from qipf.network.features import LayerSite
-
-#: Factors on Silverman's width: the coarse ones are every other, from the second on.
-FACTORS = tuple(COARSE[0] * FINE**k for k in range(-1, 2 * len(COARSE)))
 
 #: Sets that `LayeredQIPF` learns from.
 SETS = 1 + len(FAMILIES) * len(KEPT)
@@ -111,15 +101,17 @@ class Fields:
     def _new_trial(
         self, site: LayerSite, dims: int, centers: int, gain_free: bool, shrinkage: float
     ) -> Trial:
-        metric = self._scatter(site, min(centers, METRIC_ROWS), gain_free).metric(shrinkage, dims)
-        rows, labels = self._rows(site, min(centers, TRIED_CENTERS))
+        metric = self._scatter(site, min(centers, FULL.metric_rows), gain_free).metric(
+            shrinkage, dims
+        )
+        rows, labels = self._rows(site, min(centers, FULL.centers))
         embeddings = metric(rows)
         width = silverman(embeddings)
         field = ClassField(
             metric, embeddings, labels, CLASSES, width, torch.arange(len(embeddings))
         )
         tuning = self._study.tuning
-        step = max(1, -(-SETS * len(tuning.labels) // MOST_ROWS))
+        step = max(1, -(-SETS * len(tuning.labels) // FULL.rows))
         truth = tuning.labels[::step].repeat(len(tuning.sets))
         shown = torch.cat([seen[site][::step] for _, seen in tuning.sets.values()])
         told = torch.stack(

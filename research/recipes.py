@@ -28,7 +28,7 @@ from torch import Tensor
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.layered.mixture import LEAST, WIDTHS, likeliest_weights, log_odds_of_error, mixed
+from qipf.layered.mixture import LEAST, WIDTHS, likeliest_weights, log_odds_of_error, weighted_mean
 from qipf.layered.selection import SHRINKAGES
 from qipf.metrics.error_detection import pr_auc, roc_auc
 
@@ -122,7 +122,7 @@ class Learned:
 
     def score(self, name: str, predicted: Tensor) -> Tensor:  # (n,)
         """The log_odds_of_error at the network's own class, or the entropy of the mixture."""
-        mixture = mixed(self._posteriors(name)[:, self.columns], self.weights)
+        mixture = weighted_mean(self._posteriors(name)[:, self.columns], self.weights)
         if self._score == "entropy":
             return torch.special.entr(mixture).sum(1)
         return log_odds_of_error(mixture, predicted)
