@@ -59,6 +59,15 @@ def test_silverman_of_weighted_centres_equals_that_of_repeated_ones():
     assert weighted == pytest.approx(silverman(repeated), rel=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_silverman_of_centres_allows_for_the_spread_of_their_rows(scale):
+    rows, spread = scale * make_logits(400, dimension=3).double(), scale * 2.5
+    deviation = np.hypot(rows.numpy().std(0), spread).mean()
+    expected = deviation * (4 / (5 * 400)) ** (1 / 7)
+    assert silverman(rows, spread=spread) == pytest.approx(expected, rel=1e-12)
+    assert silverman(rows) < 0.95 * expected
+
+
 def test_silverman_raises_if_all_rows_are_equal():
     with pytest.raises(QIPFInputError, match="Silverman's bandwidth is zero"):
         silverman(torch.ones(5, 2))

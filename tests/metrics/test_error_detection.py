@@ -238,8 +238,9 @@ def test_equal_uncertainty_knows_nothing(value: float) -> None:
         [-1.7e308, -1e308, 1e308, 1.7e308],
         [5e-324, 1e-323, 2e-323, 2.5e-323],
         [1e8 + 1e-8 * k for k in (0, 2, 4, 6)],
+        [0.0, 5e-324, 0.5, 1.0],
     ],
-    ids=["huge", "tiny", "crowded"],
+    ids=["huge", "tiny", "crowded", "both"],
 )
 def test_extreme_uncertainties_are_no_trouble(uncertainty: list[float]) -> None:
     wrong = [False, True, False, True]

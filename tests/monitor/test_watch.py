@@ -158,9 +158,15 @@ def test_a_rotated_log_is_followed(field, stream, tmp_path, monkeypatch, how):
     assert watch(field, stream, state)[0][-1].verdict.seen == 55 + rows
 
 
-def test_a_state_saved_at_a_rotation_resumes_in_the_new_file(field, stream, tmp_path, monkeypatch):
+@pytest.mark.parametrize("rows", [50, 55])
+def test_a_state_saved_at_a_rotation_resumes_in_the_new_file(
+    field, stream, tmp_path, monkeypatch, rows
+):
+    """Whether rows are pending at the rotation, or the last window is complete."""
     monkeypatch.setattr("qipf.monitor.lines.PAUSE", 0.001)
-    state, new = tmp_path / "state.qipf", stream.read_text().replace("1", "2")
+    lines = stream.read_text().splitlines(keepends=True)
+    stream.write_text("".join(lines[: rows + 2]))  # a bad line and an empty one
+    state, new = tmp_path / "state.qipf", "".join(lines).replace("1", "2")
 
     def warned(text):
         if "from its start" in text:
@@ -180,8 +186,29 @@ def test_a_state_saved_at_a_rotation_resumes_in_the_new_file(field, stream, tmp_
             warned(text)
 
     watch(field, stream, state, Reports(), Warnings(), stopping=lambda: bool(stops), follow=True)
-    assert ShiftMonitor.load(state, field).seen == 55
-    assert watch(field, stream, state)[0][-1].verdict.seen == 55 + 55
+    assert ShiftMonitor.load(state, field).seen == rows
+    assert watch(field, stream, state)[0][-1].verdict.seen == rows + 55
+
+
+def test_no_state_is_saved_before_the_first_prediction(field, stream, tmp_path, monkeypatch):
+    """A rotation after bad lines alone leaves nothing behind that could not be loaded."""
+    monkeypatch.setattr("qipf.monitor.lines.PAUSE", 0.001)
+    state, good = tmp_path / "state.qipf", stream.read_text()
+    stream.write_text("1,2\n")
+    stops = []
+
+    class Warnings(list):
+        def append(self, text):
+            if "from its start" in text:
+                stops.append(True)
+            elif not stops:
+                stream.rename(stream.with_suffix(".1"))
+                stream.write_text("3,4\n")
+
+    watch(field, stream, state, None, Warnings(), stopping=lambda: bool(stops), follow=True)
+    assert stops
+    stream.write_text(good)
+    assert watch(field, stream, state)[0][-1].verdict.seen == 55
 
 
 def test_the_states_own_file_is_not_a_new_input(field, stream, tmp_path):

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import qipf
 from qipf import QIPF, QIPFFileError, QIPFInputError, QIPFNotFittedError
+from qipf.errors import QIPFScoreWarning
 from qipf.network.wrapped import WrappedModel
 
 
@@ -241,6 +242,20 @@ def test_probabilities_are_never_guessed(images):
     assert qipf.wrap(inside).fit([images]).field.centers_.shape == (120, 4)
     # and a softmax after the chosen layer does no harm
     qipf.wrap(Net(nn.Softmax(dim=1)), layer="head").fit([images])
+
+
+def test_outputs_of_a_layer_warn_only_if_they_mislead():
+    """Rows far from the others are the errors, or the right ones among errors."""
+    torch.manual_seed(0)
+    rows = torch.randn(400, 4)
+    rows[:40] *= 8
+    far = torch.arange(400) < 40
+    net = nn.Sequential(nn.Identity(), nn.Linear(4, 4))
+    predicted = net(rows).argmax(1)
+    other = (predicted + 1) % 4
+    qipf.wrap(net, layer="0").fit([(rows, torch.where(far, other, predicted))])
+    with pytest.warns(QIPFScoreWarning, match="worse than chance"):
+        qipf.wrap(net, layer="0").fit([(rows, torch.where(far, predicted, other))])
 
 
 def test_files_without_a_task_are_of_networks_with_classes(images):

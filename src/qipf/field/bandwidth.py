@@ -79,7 +79,7 @@ def silverman(
         weights = torch.softmax(log_weights.double(), 0)
         deviation = (weights @ (rows - weights @ rows).square()).sqrt()
     if spread:
-        deviation = torch.hypot(deviation, torch.as_tensor(spread / largest).to(deviation))
+        deviation = torch.hypot(deviation, deviation.new_tensor(spread / largest))
     dimension = rows.shape[1]
     shrinkage = (4 / ((dimension + 2) * (count or rows.shape[0]))) ** (1 / (dimension + 4))
     width = float(deviation.mean()) * shrinkage * largest
