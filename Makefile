@@ -41,7 +41,8 @@ package: $(READY)
 	build/fresh/bin/qipf --help > /dev/null
 	$(VENV)/bin/mypy --config-file= --python-executable build/fresh/bin/python tools/try_wheel.py
 
-## locked: the environment with every hash checked (Linux x86-64, Python 3.11, torch's CPU build)
+## locked: the environment with every hash checked (Linux x86-64, Python 3.11, torch's CPU build, which
+##   pip must find: set PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL)
 locked:
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
