@@ -203,9 +203,11 @@ def test_ground_energies_lift_the_minimum_to_zero():
     assert (bare + ground_energies(bare)).amin(0).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("orders", [(), (0,), (1, -2), (1.5,), ("1",), 0, None, "12"])
+@pytest.mark.parametrize(
+    "orders", [(), (0,), (1, -2), (1.5,), ("1",), 0, None, "12", (65,), (10**6,)]
+)
 def test_orders_that_are_not_whole_numbers_from_one_are_refused(orders):
-    with pytest.raises(QIPFInputError, match="orders must be integers of at least 1"):
+    with pytest.raises(QIPFInputError, match="orders must be integers from 1 to 64"):
         checked_orders(orders)
 
 

@@ -30,6 +30,7 @@ def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
     [
         ({"max_dimension": 2.5}, "max_dimension must be an integer"),
         ({"max_tuning": True}, "max_tuning must be an integer"),
+        ({"max_centers": 2**63}, f"max_centers must be less than {2**63}"),
         ({"random_state": None}, "random_state must be an integer"),
         ({"reduction": "coresets"}, "Did you mean 'coreset'"),
         ({"reduction": None}, "Unknown reduction None"),
@@ -43,6 +44,18 @@ def test_a_fit_that_fails_leaves_the_old_one(net, data, fresh):
 def test_invalid_parameters_are_rejected(net, data, options, phrase):
     with pytest.raises(QIPFInputError, match=phrase):
         LayeredQIPF(net, **options).fit(batches(data))
+
+
+def test_a_label_that_is_no_class_is_named_by_its_batch(net, data):
+    labels = data[1].clone()
+    labels[151] = 7
+    with pytest.raises(QIPFInputError, match=r"labels of batch 3 .* got 7 in 1 of 50 rows .*row 1"):
+        LayeredQIPF(net).fit(list(zip(data[0].split(50), labels.split(50), strict=True)))
+
+
+def test_sparse_inputs_are_refused_with_a_cure(net, data):
+    with pytest.raises(QIPFInputError, match=r"Batch 0 has a sparse tensor .*to_dense\(\)"):
+        LayeredQIPF(net).fit([(data[0].to_sparse(), data[1])])
 
 
 def test_numpy_integers_are_integers(net, data, tmp_path):

@@ -254,6 +254,14 @@ def test_a_file_of_0_1_0_without_lengths_of_whitened_rows(tmp_path, model, valid
     assert (tmp_path / "again").read_bytes() == old
 
 
+def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
+    header, arrays = decode(valid, "")
+    wide = {"length mean": np.ones(9, np.float32), "length outside": np.zeros((9, 2), np.float32)}
+    (tmp_path / "bad").write_bytes(encode(header, {**arrays, **wide}))
+    with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Fit it again"):
+        qipf.load(tmp_path / "bad", model.net)(INPUTS)
+
+
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("change", [lambda a: a[:-1], lambda a: a - 1e9, lambda a: a[None]])
 def test_scores_that_cannot_be(tmp_path, model, valid, name, change):

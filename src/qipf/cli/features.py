@@ -41,7 +41,9 @@ def fit(
     max_risk: MaxRisk = None,
     max_centers: Annotated[int, Option(help="Maximum number of centres of a layer.")] = 60_000,
     reduction: Annotated[str, Option(help="random (auto), coreset or distilled.")] = "auto",
-    seed: Annotated[int, Option(help="Seed of all random choices.", min=0, max=LARGEST_SEED)] = 0,
+    seed: Annotated[
+        int, Option(help="Seed of all random choices.", min=0, max=LARGEST_SEED - 1)
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Fit a model to features and logits of any framework, and save it.

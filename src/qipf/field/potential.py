@@ -24,6 +24,9 @@ POLE = 1e-8
 #: Constants of the kernel: in units of the bandwidth, of the logits, or 1 at its peak.
 NORMALIZATIONS = ("standard", "density", "peak")
 
+#: Highest order of a mode: a mode of order p takes p steps for every prediction.
+HIGHEST_ORDER = 64
+
 #: Largest softening whose square and modes stay in floating-point range.
 LARGEST_SOFTENING = 1e100
 
@@ -185,16 +188,18 @@ def ground_energies(bare: Tensor) -> Tensor:  # (Q, P) -> (P,)
 
 
 def checked_orders(orders: object) -> tuple[int, ...]:
-    """Mode orders as a tuple of integers ≥ 1.
+    """Mode orders as a tuple of integers from 1 to `HIGHEST_ORDER`.
 
     >>> checked_orders([1, 2])
     (1, 2)
     """
     listed = isinstance(orders, Sequence | np.ndarray) and not isinstance(orders, str)
     given: tuple[Any, ...] = tuple(orders) if listed else ()  # type: ignore[arg-type]
-    if not given or not all(isinstance(p, Integral) and int(p) >= 1 for p in given):
+    in_range = (isinstance(p, Integral) and 1 <= int(p) <= HIGHEST_ORDER for p in given)
+    if not given or not all(in_range):
         raise QIPFInputError(
-            f"orders must be integers of at least 1, such as (1, 2, 3, 4), got {orders!r}."
+            f"orders must be integers from 1 to {HIGHEST_ORDER}, such as (1, 2, 3, 4), got "
+            f"{orders!r:.80}."
         )
     if len(set(given)) < len(given):
         raise QIPFInputError(

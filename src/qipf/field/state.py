@@ -11,12 +11,10 @@ import torch
 from qipf.calibration import state as calibration_state
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, warn
 from qipf.field.parameters import check_device, check_parameters
+from qipf.field.potential import HIGHEST_ORDER
 from qipf.io.container import Arrays
 from qipf.io.schema import BEFORE_VERSION_5, refuse, require, require_keys
 from qipf.validation.parameters import is_integer
-
-#: Limits of a stored field: number of modes and their highest order. A score costs their product.
-MOST_ORDERS, HIGHEST_ORDER = 64, 64
 
 #: Largest spread of rows about their centres, in bandwidths: its square stays finite.
 WIDEST = 1e100
@@ -110,8 +108,8 @@ def _set_parameters(field: Any, path: str, parameters: Any) -> None:
     orders, seed = parameters["orders"], parameters["random_state"]
     if not isinstance(orders, list) or not all(type(p) is int for p in orders):
         refuse(path, f"its orders are {orders!r:.80}")
-    if len(orders) > MOST_ORDERS or max(orders, default=1) > HIGHEST_ORDER:
-        refuse(path, f"it has more than {MOST_ORDERS} orders, or one above {HIGHEST_ORDER}")
+    if len(orders) > HIGHEST_ORDER or max(orders, default=1) > HIGHEST_ORDER:
+        refuse(path, f"it has more than {HIGHEST_ORDER} orders, or one above {HIGHEST_ORDER}")
     for name in ("softening", "contamination"):
         value = parameters[name]
         # integers may be beyond the range of floats

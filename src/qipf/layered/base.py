@@ -20,7 +20,7 @@ from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import TuningPosteriors, evidence_of, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
-from qipf.layered.state import REDUCTIONS
+from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite, usable_rows
 from qipf.validation.labels import class_logits
@@ -77,6 +77,10 @@ class LayeredModel(CalibrationMixin):
         """Raise `QIPFInputError` for parameters that no model can be fitted with."""
         for name in ("max_centers", "max_dimension", "max_tuning"):
             require_positive_integer(getattr(self, name), name)
+            if getattr(self, name) >= LARGEST_SIZE:
+                raise QIPFInputError(
+                    f"{name} must be less than {LARGEST_SIZE}, got {getattr(self, name)!r:.80}."
+                )
         if not is_integer(self.random_state) or not 0 <= self.random_state < LARGEST_SEED:
             raise QIPFInputError(
                 f"random_state must be an integer from 0 to {LARGEST_SEED - 1}, got "
@@ -214,6 +218,12 @@ class LayeredModel(CalibrationMixin):
                 raise QIPFInputError(
                     f"{site} gives {width} numbers and the network {classes} logits; its field was "
                     f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
+                )
+        for site in self.lengths_.sites[-1:]:
+            if rows[site].shape[1] != len(self.lengths_.mean):
+                raise QIPFInputError(
+                    f"{site} gives {rows[site].shape[1]} numbers; the model was fitted with "
+                    f"{len(self.lengths_.mean)}. Fit it again."
                 )
 
     def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:

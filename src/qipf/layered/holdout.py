@@ -61,7 +61,6 @@ def sample_examples(
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
     kept: dict[int, Example] = {}  # inputs of the second sample, by place: one row each
     classes = start = 0
-    seen: list[int] = []  # the lowest and the highest label of each batch
     for batch in batched:
         inputs, labels = batch.inputs, _checked_labels(batch)
         n = inputs.rows
@@ -71,7 +70,6 @@ def sample_examples(
             largest = sum(part.nbytes for part in inputs.tensors.values()) // n
             tuned = Reservoir(tuning + min(copied, COPIED_BYTES // max(1, largest)))
         start += n
-        seen += [int(labels.min()), int(labels.max())] if n else []
         for reservoir, drawn in ((tuned, numbers[:, 1]), (fields, numbers[:, 0])):
             index = reservoir.candidates(drawn)
             if not len(index):
@@ -91,11 +89,12 @@ def sample_examples(
             if reservoir is tuned:
                 for place in evicted[PLACES].tolist():
                     del kept[place]
+        if n:
+            checked_labels(labels, n, classes, f"labels of batch {batch.number}")
     if start < 2:
         raise QIPFInputError(
             f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
         )
-    checked_labels(seen, len(seen), classes, "labels")
     count, values = min(tuning, start // ONE_IN), tuned.values
     held = by_shape({name: value[:count] for name, value in values.items()}, kept)
     sample = fields.values

@@ -22,6 +22,9 @@ GIVEN = "features"
 #: Least class probability where probabilities are given instead of logits; a forest gives zeros.
 LEAST_PROBABILITY = 1e-3
 
+#: Largest logit: sums and differences stay within float32.
+LARGEST = 1e30
+
 #: Names of other arrays of a file, and of an exported graph.
 RESERVED = frozenset({"logits", "labels", "uncertainty", "probabilities", "accepted"})
 
@@ -76,7 +79,8 @@ def checked_predictions(
     """
     if not isinstance(features, Mapping) or not all(isinstance(key, str) for key in features):
         raise QIPFInputError(
-            f"{name}features must be a dict of arrays by layer, got {type(features).__name__}."
+            f"{name}features must be a dict of arrays by layer, with strings as names, got "
+            f"{features!r:.80}."
         )
     reserved = RESERVED & set(features)
     if reserved:
@@ -93,6 +97,8 @@ def checked_predictions(
     values = class_logits(values)
     if not propagate:
         require_finite(values, f"{name}logits")
+        if bool((values.abs() > LARGEST).any()):
+            raise QIPFInputError(f"{name}logits has numbers beyond ±{LARGEST:g}. Scale them down.")
     sites = wanted if like is None else tuple(like.given)
     names = list(features) if sites is None else [site.layer for site in sites]
     absent = [layer for layer in names if layer not in features]

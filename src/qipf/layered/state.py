@@ -33,6 +33,9 @@ NARROWEST, WIDEST = 1e-8, 1e3
 #: Most classes of all layers together: each layer has a list of them.
 MOST_CLASSES = 2**20
 
+#: Limit of `max_centers`, `max_dimension` and `max_tuning`.
+LARGEST_SIZE = 2**63
+
 #: Integers below this are exact in float64.
 EXACT = 2**53
 
@@ -150,7 +153,7 @@ def _check_parameters(path: str, parameters: Any) -> None:
     require(nan_policy in NAN_POLICIES, path, "nan_policy", nan_policy)
     for name in NUMBERS:
         value, least = parameters[name], 0 if name == "random_state" else 1
-        most = LARGEST_SEED if name == "random_state" else 2**63
+        most = LARGEST_SEED if name == "random_state" else LARGEST_SIZE
         require(type(value) is int and least <= value < most, path, name, value)
 
 
@@ -192,6 +195,8 @@ def _lengths(
 ) -> RowLengths:
     if not sites:
         return RowLengths.of({}, (), {})
+    if any(site.side == "features" and site not in metrics for site in sites):
+        refuse(path, "it reads lengths of features that have no field")
     shortest, mean, outside = (arrays[name] for name in LENGTHS)
     if len(shortest) == 1 + len(sites):  # of 0.1.0, without whitened rows
         metrics = {}

@@ -6,7 +6,7 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor, nn, strided
 
 from qipf.errors import QIPFInputError
 from qipf.export.program import ROWS, Example
@@ -45,7 +45,13 @@ def batches(
                 "before it. Label all batches or none."
             )
         labelled = labels is not None
-        yield Batch(number, arguments(net, (inputs,)), labels)
+        found = arguments(net, (inputs,))
+        for name, value in found.tensors.items():
+            if value.layout is not strided:
+                raise QIPFInputError(
+                    f"Batch {number} has a sparse tensor as {name}. Pass {name}.to_dense()."
+                )
+        yield Batch(number, found, labels)
 
 
 def _is_one_batch(loader: Iterable[Any]) -> bool:
