@@ -1,7 +1,9 @@
 """What all tests share: one naive float64 truth, and realistic logits."""
 
 import functools
+import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # scikit-learn checks more with it
 os.environ.setdefault("QIPF_QUIET", "1")  # lines after ten seconds, on a busy machine
@@ -17,6 +19,20 @@ hypothesis.settings.register_profile("no deadline", deadline=None)  # no test de
 hypothesis.settings.load_profile("no deadline")
 matplotlib.use("Agg")
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """Run functions in a process in which Triton interprets its kernels.
+
+    Triton reads the environment variable once, when it is first imported.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        pool.submit(torch.set_num_threads, 1).result()
+    with pool:
+        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 def naive_moments(queries, centers, bandwidth, weights=None):

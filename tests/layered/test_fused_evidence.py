@@ -1,8 +1,6 @@
 """The CUDA kernels of the evidence, run on the CPU by Triton's interpreter and compiled."""
 
 import math
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 import torch
@@ -18,17 +16,6 @@ from qipf.layered.scorer import Scorer
 from qipf.network.features import LayerSite
 
 pytest.importorskip("triton")
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    """Run functions in a process in which Triton interprets its kernels."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        pool.submit(torch.set_num_threads, 1).result()
-    with pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 def make_field(random, centers, classes, width, dimension, bandwidth, **about):

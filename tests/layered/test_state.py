@@ -11,7 +11,6 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.io.container import decode, encode
 from qipf.layered.mixture import log_odds_of_error
 from qipf.layered.state import SCORES
-from qipf.network.features import run_in_batches
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated_layers, layered_data, layered_network
 
@@ -232,26 +231,6 @@ def test_scores_of_a_file_without_them(tmp_path, model, valid):
     torch.testing.assert_close(loaded.uncertainty(INPUTS), log_odds_of_error(mixture, predicted))
     torch.testing.assert_close(loaded.novelty(INPUTS), -loaded.log_density(INPUTS)[:, -1])
     assert not set(SCORES) & set(loaded.state()[1])  # so that its digest stays
-
-
-def test_a_file_of_0_1_0_without_lengths_of_whitened_rows(tmp_path, model, valid):
-    header, arrays = decode(valid, "")
-    own, layers = model.lengths_, len(model.layers_)
-    sites, size = len(own.sites), 1 + layers + len(own.sites)
-    arrays["shortest"] = np.delete(arrays["shortest"], range(sites, sites + layers))
-    numbers = np.zeros(5 + size + size * size)
-    numbers[[3, 4, 5]] = 1.0, 2.0, 0.5  # the unusual part, twice the distance, mean of the energy
-    numbers[5 + size] = 3.0  # the distance is that of the energy alone
-    arrays[SCORES[1]] = numbers
-    old = encode(header, arrays)
-    (tmp_path / "old").write_bytes(old)
-    loaded = qipf.load(tmp_path / "old", model.net)
-    logits, rows = run_in_batches(model.net, INPUTS, own.sites)
-    energy = -logits.double().logsumexp(1)
-    expected = own(logits, rows)[:, -1] + 2 * (3 * (energy - 0.5)).abs()
-    torch.testing.assert_close(loaded.novelty(INPUTS).double(), expected, rtol=1e-5, atol=1e-5)
-    qipf.save(loaded, tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == old
 
 
 def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):

@@ -71,7 +71,7 @@ class LayeredModel(CalibrationMixin):
 
     def _sites_read(self) -> tuple[LayerSite, ...]:
         """The layers with fields, and those whose lengths alone are read."""
-        return tuple(dict.fromkeys((*self.layers_, *self.lengths_.sites)))
+        return self.lengths_.read_beside(self.layers_)
 
     def _check_sizes(self) -> None:
         """Raise `QIPFInputError` for parameters that no model can be fitted with."""

@@ -95,7 +95,7 @@ class LayersGraph(MixtureGraph):
     ) -> None:
         super().__init__(fields, weights, scores, limits, device_of(net))
         self.net, self._example = net, example
-        self._sites = tuple(dict.fromkeys((*fields, *scores[1].sites)))
+        self._sites = scores[1].read_beside(fields)
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
         """The network's logits and their scores."""

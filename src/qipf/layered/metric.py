@@ -19,15 +19,15 @@ from torch.nn import functional
 NEGLIGIBLE = 1e-10
 
 
-def unit_length(rows: Tensor) -> Tensor:  # (n, d)
+def unit_length(rows: Tensor) -> Tensor:  # (..., d)
     """Rows scaled to length one, without overflow; rows of zeros stay zero.
 
     >>> unit_length(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
     # divided by the largest number first: squares stay in range
-    largest = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    return functional.normalize(rows / largest, dim=1)
+    largest = rows.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+    return functional.normalize(rows / largest, dim=-1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ distance has two sides: smooth images have a high density in early layers, and s
 No slope is negative.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,10 @@ class RowLengths:
     def count(self) -> int:
         """How many lengths there are, without that of the part."""
         return len(self.sites) + len(self.metrics)
+
+    def read_beside(self, fields: Iterable[LayerSite]) -> tuple[LayerSite, ...]:
+        """All layers that are read: those with fields, then those whose lengths alone are."""
+        return tuple(dict.fromkeys((*fields, *self.sites)))
 
     def __call__(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, classes) -> (n, count + 1)
         """Of each input: all lengths, and the length of the unusual part; zero without sites."""

@@ -52,7 +52,7 @@ class Scorer:
     ) -> None:
         self._made_of = (tuple(fields.values()), weights, error, lengths, novelty)
         self.fields = dict(fields)
-        self.sites = tuple(dict.fromkeys((*fields, *lengths.sites)))
+        self.sites = lengths.read_beside(fields)
         self.lengths = lengths.to(device)
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField, FieldValues
+from qipf.layered.metric import unit_length
 
 #: How many rows are few; and most numbers of the padded centres, or directions, of all layers.
 FEW, MOST_NUMBERS = 16, 2**20
@@ -63,8 +64,8 @@ class StackedFields:
         """Posteriors (layers, n, classes) and log densities (layers, n)."""
         joint = pad_sequence([part.float().T for part in rows], batch_first=True).transpose(1, 2)
         if self._gain_free is not None:
-            joint = torch.where(self._gain_free, _unit_length(joint), joint)
-        units = _unit_length((joint - self._mean) @ self._directions)
+            joint = torch.where(self._gain_free, unit_length(joint), joint)
+        units = unit_length((joint - self._mean) @ self._directions)
         scores = (units * self._inverse) @ self._centers  # (layers, n, N)
         if self._absent is not None:
             scores = scores.masked_fill(self._absent, -math.inf)
@@ -74,9 +75,3 @@ class StackedFields:
         # relative to the sum of all kernels; its logarithm is that of the nearest over its share
         log_density = scores.amax(2) + (total[..., 0] / kernel.amax(2)).log() - self._offset
         return FieldValues((by_class / total).clamp(min=SMALLEST), log_density)
-
-
-def _unit_length(rows: Tensor) -> Tensor:  # (layers, n, d)
-    """As `qipf.layered.metric.unit_length`."""
-    largest = rows.abs().amax(2, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    return normalize(rows / largest, dim=2)

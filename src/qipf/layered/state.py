@@ -198,8 +198,6 @@ def _lengths(
     if any(site.side == "features" and site not in metrics for site in sites):
         refuse(path, "it reads lengths of features that have no field")
     shortest, mean, outside = (arrays[name] for name in LENGTHS)
-    if len(shortest) == 1 + len(sites):  # of 0.1.0, without whitened rows
-        metrics = {}
     if len(shortest) != 1 + len(sites) + len(metrics) or len(outside) != len(mean):
         refuse(path, "its arrays of lengths do not fit each other")
     if not (shortest > 0).all() or np.abs(mean).max() > LARGEST or np.abs(outside).max() > 1.001:

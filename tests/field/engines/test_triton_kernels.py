@@ -1,8 +1,6 @@
 """The fused CUDA kernel, run on the CPU by Triton's interpreter and compiled for a GPU."""
 
 import math
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -18,20 +16,6 @@ from tests.field.conftest import moments
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def interpreter():
-    """Run functions in a process in which Triton interprets its kernels.
-
-    Triton reads the environment variable once, when it is first imported.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        pool.submit(torch.set_num_threads, 1).result()
-    with pool:
-        yield lambda function, *arguments: pool.submit(function, *arguments).result()
 
 
 def averages_there(queries, keys, bias, programs=4):
