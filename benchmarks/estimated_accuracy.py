@@ -3,7 +3,7 @@
     python benchmarks/estimated_accuracy.py --suite paper --run runs/paper --data DATA --seeds 0 1 2
 
 `LayeredQIPF` as it comes is calibrated on one half of the clean test inputs; windows are 1,000 of
-the other half, as they are and under every corruption and level. Beside `qipf.estimate_accuracy`
+the other half, in random order, as they are and under every corruption and level. Beside `qipf.estimate_accuracy`
 its estimate without the predicted classes (`label_shift=True`), the mean confidence of the softmax,
 and average thresholded confidence (Garg et al. 2022) on the same halves. Networks are those of the
 run, or are trained into it. Writes results/estimated-accuracy.csv, where rows of other networks and
@@ -41,16 +41,21 @@ def rows_of(bench: NetworkBench) -> Iterator[Row]:
     images, labels = unit_range(data.train_images), data.train_labels
     model = qipf.LayeredQIPF(bench.network, random_state=suite.seed)
     model.fit(zip(images.split(1000), labels.split(1000), strict=True))
-    clean, truth = bench.inputs(CLEAN, 0.0), bench.test_labels
+    # some sets are sorted by class, and a window must not have classes of its own
+    order = torch.randperm(
+        len(bench.test_labels), generator=torch.Generator().manual_seed(suite.seed)
+    )
+    clean, truth = bench.inputs(CLEAN, 0.0)[order], bench.test_labels[order]
     half = len(truth) // 2
     held_out = list(zip(clean[half:].split(1000), truth[half:].split(1000), strict=True))
     model.calibrate(held_out)
     softmax = [bench.network(part).softmax(1).amax(1) for part, _ in held_out]
     wrong = [bench.network(part).argmax(1).cpu() != own for part, own in held_out]
     confident = qipf.AccuracyEstimator(-torch.cat(softmax), torch.cat(wrong))
-    levels = list(dict.fromkeys((task.corruption, task.level) for task in suite.tasks()))
+    corrupted = suite.levels_of(bench.spec)
+    levels = [(corruption, level) for corruption, own in corrupted.items() for level in own]
     for corruption, level in progress(levels, bench.spec.name):
-        found = model(bench.inputs(corruption, level)[: min(WINDOW, half)])
+        found = model(bench.inputs(corruption, level)[order[: min(WINDOW, half)]])
         right = found.predicted.cpu() == truth[: len(found.predicted)]
         top = found.logits.softmax(1).amax(1)
         told = qipf.estimate_accuracy(found, model)

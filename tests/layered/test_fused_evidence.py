@@ -44,10 +44,26 @@ def make_inputs(count, classes=10, centers=90, seed=0):
     return fields, weights, logits, rows
 
 
+def named(values):
+    return {LayerSite(str(number)): value for number, value in enumerate(values)}
+
+
+NO_LENGTHS = RowLengths.of({}, (), {})
+
+
+def models_of(layers, lengths):
+    """Constants of both scores."""
+    size = 1 + layers + lengths
+    error = torch.linspace(0.1, 1, 7 + layers).double()
+    novelty = torch.linspace(-0.2, 0.3, 5 + size + size**2).double()
+    return ErrorModel.of(error), NoveltyModel.of(novelty, layers, lengths)
+
+
 def fused_there(fields, weights, logits, rows):
-    fused = subject.FusedEvidence(fields, weights)
-    probabilities, evidence = fused(fused.joined(logits, rows))
-    return probabilities, *evidence
+    models = models_of(len(fields), 0)
+    fused = subject.FusedEvidence(named(fields), weights, NO_LENGTHS, models)
+    found = fused(logits, named(rows))
+    return found.probabilities, found.evidence.odds, found.evidence.unusual[:, :-1]
 
 
 def expected(fields, weights, logits, rows):
@@ -106,20 +122,21 @@ def test_what_is_not_finite_makes_its_own_row_nan(interpreter, value, place):
 
 def test_where_the_kernels_cannot_run(monkeypatch):
     (*fields, _), *_ = make_inputs(1)
-    device = torch.device("cpu")
-    assert subject.obstacle(fields, device) == "needs an NVIDIA GPU"
+    fields, device = named(fields), torch.device("cpu")
+    assert subject.obstacle(fields, NO_LENGTHS, device) == "needs an NVIDIA GPU"
     monkeypatch.setattr(subject, "INTERPRETED", True)
-    assert subject.obstacle(fields, device) is None
-    assert "needs layers" in subject.obstacle((), device)
+    assert subject.obstacle(fields, NO_LENGTHS, device) is None
+    assert "needs layers" in subject.obstacle({}, NO_LENGTHS, device)
     monkeypatch.setattr(subject, "MAX_CLASSES", 9)
-    assert "at most 9 classes" in subject.obstacle(fields, device)
+    assert "at most 9 classes" in subject.obstacle(fields, NO_LENGTHS, device)
     monkeypatch.undo()
     monkeypatch.setattr(subject, "INTERPRETED", True)
     wide = make_field(torch.Generator().manual_seed(0), 9, 10, 200, 129, 1.0)
-    assert subject.obstacle((wide,), device) == "takes up to 128 dimensions"
+    assert subject.obstacle(named([wide]), NO_LENGTHS, device) == "takes up to 128 dimensions"
     monkeypatch.setattr(subject, "INSTALLED", False)
-    assert subject.obstacle(fields, device) == "needs the package triton"
-    assert subject.prepared(fields, torch.ones(3), device) is None
+    assert subject.obstacle(fields, NO_LENGTHS, device) == "needs the package triton"
+    models = models_of(2, 0)
+    assert subject.prepared(fields, torch.ones(3), NO_LENGTHS, models, device) is None
 
 
 def test_kernels_that_fail_are_not_used(monkeypatch):
@@ -130,7 +147,8 @@ def test_kernels_that_fail_are_not_used(monkeypatch):
         raise OSError("no C compiler")
 
     monkeypatch.setattr(subject.FusedEvidence, "__call__", fails)
-    assert subject.prepared(fields, weights, torch.device("cpu")) is None
+    about = named(fields), weights, NO_LENGTHS, models_of(3, 0)
+    assert subject.prepared(*about, torch.device("cpu")) is None
 
 
 def test_every_centre_is_in_a_block_of_its_class():
@@ -155,8 +173,11 @@ def assembly(kernel, constants, **options):
     from triton.compiler import ASTSource
     from triton.compiler import compile as compile_kernel
 
-    whole = {"layer_ptr", "block_ptr", "item_ptr", "slot_ptr", "known_ptr"}
-    doubles = {"weight_ptr", "constant_ptr", "probability_ptr", "odds_ptr", "unusual_ptr"}
+    whole = {"layer_ptr", "block_ptr", "item_ptr", "slot_ptr", "known_ptr", "part_ptr"}
+    doubles = {
+        "weight_ptr", "constant_ptr", "probability_ptr", "odds_ptr", "unusual_ptr", "shortest_ptr",
+        "checksum_ptr", "error_ptr", "novelty_ptr", "score_ptr",
+    }  # fmt: skip
     signature, fixed = {}, {}
     for place, name in enumerate(kernel.arg_names):
         if name in constants:
@@ -176,23 +197,29 @@ def test_the_kernels_compile_for_hopper(tmp_path, monkeypatch):
     assert "mma" in assembly(evidence_kernels.metric_kernel, {**sizes, "STEP": 32})
     assert "mma" in assembly(evidence_kernels.class_kernel, {**sizes, "COLUMNS": 32})
     assert "fma.rn.f64" in assembly(evidence_kernels.evidence_kernel, {"CLASSES": 16}, num_warps=1)
+    assert "sqrt" in assembly(evidence_kernels.length_kernel, {"ROWS": 16, "STEP": 64})
+    tiles = {"ROWS": 16, "ODDS": 8, "COLUMNS": 32}
+    assert "atom" in assembly(evidence_kernels.score_kernel, tiles)
 
 
-def scores_there(fields, weights, logits, rows, error, novelty):
-    sites = [LayerSite(str(number)) for number in range(len(fields))]
-    named = dict(zip(sites, fields, strict=True))
-    read = dict(zip(sites, rows, strict=True))
-    lengths = RowLengths.of(read, sites, {s: f.metric for s, f in named.items()})
-    scorer = Scorer(named, weights, error, lengths, novelty, torch.device("cpu"))
+def scores_there(fields, weights, logits, rows, others, measured):
+    """The scores by the kernels, if they can run; `others` are rows of layers without fields."""
+    by_site, read = named(fields), named([*rows, *others])
+    sites = tuple(read) if measured else ()
+    lengths = RowLengths.of(read, sites, {s: f.metric for s, f in by_site.items() if measured})
+    models = models_of(len(fields), lengths.count)
+    scorer = Scorer(by_site, weights, models[0], lengths, models[1], torch.device("cpu"))
+    assert (scorer._kernels is not None) == subject.INTERPRETED
     return scorer(logits, read)
 
 
 @pytest.mark.slow
-def test_scores_by_the_kernels_are_those_of_pytorch(interpreter):
-    fields, weights, logits, rows = make_inputs(4)
-    models = ErrorModel.of(torch.linspace(0.1, 1, 10)), NoveltyModel.of(torch.ones(115), 3, 6)
-    inputs = (fields, weights, logits, rows, *models)
-    for found, wanted in zip(
-        interpreter(scores_there, *inputs), scores_there(*inputs), strict=True
-    ):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize(("count", "others"), [(4, 0), (19, 1)])
+@pytest.mark.parametrize("measured", [True, False])
+def test_scores_by_the_kernels_are_those_of_pytorch(interpreter, count, others, measured):
+    random = torch.Generator().manual_seed(1)
+    extra = [1e20 * torch.randn(count, 70, generator=random) for _ in range(others)]
+    inputs = (*make_inputs(count), extra, measured)
+    wanted = scores_there(*inputs)
+    for found, one in zip(interpreter(scores_there, *inputs), wanted, strict=True):
+        torch.testing.assert_close(found, one, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Device code of the evidence of predictions; `qipf.layered.fused_evidence` launches it.
+"""Device code of the evidence and scores of predictions; `fused_evidence` launches it.
 
 The module can be imported without Triton. Names ending in ``_ptr`` are arrays in device memory;
 capitals are sizes fixed at compilation, all powers of two.
@@ -22,14 +22,29 @@ def _unit_rows(x):
 
 
 @jit
+def _squares(x):
+    x = x.to(tl.float64)
+    return tl.sum(x * x, 1)
+
+
+@jit
+def _log_length(squares, shortest_ptr, column):
+    return tl.log(tl.sqrt(squares) + tl.load(shortest_ptr + column))
+
+
+@jit
 def metric_kernel(
     joint_ptr,  # (n, stride) float32: logits, then the rows of each layer
     mean_ptr,  # (all widths,) float32
     directions_ptr,  # (all widths, DIMENSION) float32
-    layer_ptr,  # (layers, 4) int32: first column, width, gain_free, place in mean and directions
+    layer_ptr,  # (layers, 5) int32: first number, width, gain_free, place in mean and directions,
+    # column of the length in `unusual`, or -1
+    shortest_ptr,  # (columns,) float64
     unit_ptr,  # (layers, n, DIMENSION) float32, written
+    unusual_ptr,  # (n, columns) float64: lengths of the whitened rows are written
     n,
     stride,
+    columns,
     ROWS: tl.constexpr,
     STEP: tl.constexpr,
     DIMENSION: tl.constexpr,
@@ -37,10 +52,11 @@ def metric_kernel(
 ):
     """Rows of a layer, whitened and scaled to unit length, as `qipf.layered.metric.Metric`."""
     layer = tl.program_id(1)
-    first = tl.load(layer_ptr + 4 * layer)
-    width = tl.load(layer_ptr + 4 * layer + 1)
-    gain_free = tl.load(layer_ptr + 4 * layer + 2)
-    place = tl.load(layer_ptr + 4 * layer + 3)
+    first = tl.load(layer_ptr + 5 * layer)
+    width = tl.load(layer_ptr + 5 * layer + 1)
+    gain_free = tl.load(layer_ptr + 5 * layer + 2)
+    place = tl.load(layer_ptr + 5 * layer + 3)
+    measured = tl.load(layer_ptr + 5 * layer + 4)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     step, column = tl.arange(0, STEP), tl.arange(0, DIMENSION)
     live = row < n
@@ -71,6 +87,36 @@ def metric_kernel(
         found = tl.dot(x, directions, found, input_precision=PRECISION)
     at = (layer.to(tl.int64) * n + row)[:, None] * DIMENSION + column[None, :]
     tl.store(unit_ptr + at, _unit_rows(found), mask=live[:, None])
+    length = _log_length(_squares(found), shortest_ptr, tl.maximum(measured, 0))
+    tl.store(unusual_ptr + row * columns + measured, length, mask=live & (measured >= 0))
+
+
+@jit
+def length_kernel(
+    row_ptr,  # (n, stride) float32
+    part_ptr,  # (parts, 3) int32: first number, width, column in `unusual`
+    shortest_ptr,  # (columns,) float64
+    unusual_ptr,  # (n, columns) float64, written
+    n,
+    stride,
+    columns,
+    ROWS: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Logarithms of the lengths of parts of rows, in float64."""
+    part = tl.program_id(1)
+    first = tl.load(part_ptr + 3 * part)
+    width = tl.load(part_ptr + 3 * part + 1)
+    column = tl.load(part_ptr + 3 * part + 2)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live, step = row < n, tl.arange(0, STEP)
+    start = row_ptr + row[:, None] * stride + first + step[None, :]
+    squares = tl.zeros([ROWS], tl.float64)
+    for k in range(0, width, STEP):
+        inside = live[:, None] & (k + step < width)[None, :]
+        squares += _squares(tl.load(start + k, mask=inside, other=0.0))
+    length = _log_length(squares, shortest_ptr, column)
+    tl.store(unusual_ptr + row * columns + column, length, mask=live)
 
 
 @jit
@@ -138,9 +184,11 @@ def evidence_kernel(
     constant_ptr,  # (layers, 2) float64: 1/σ², logarithm of the sum of counts
     probability_ptr,  # (n, classes) float64, written
     odds_ptr,  # (n, 2 + layers) float64, written
-    unusual_ptr,  # (n, 1 + layers) float64, written
+    unusual_ptr,  # (n, columns) float64: the first 1 + layers are written
+    checksum_ptr,  # () float64: the logits are added
     n,
     stride,
+    columns,
     classes,
     layers,
     most_slots,
@@ -156,7 +204,9 @@ def evidence_kernel(
     total = tl.sum(softmax, 0)
     softmax = softmax / total
     own_class = c == tl.argmax(logit, 0)
-    tl.store(unusual_ptr + row * (1 + layers), -(top + tl.log(total)))
+    unusual = unusual_ptr + row * columns
+    tl.store(unusual, -(top + tl.log(total)))
+    tl.atomic_add(checksum_ptr, tl.sum(tl.where(inside, logit, 0.0), 0))
     own = tl.sum(tl.where(own_class, softmax, 0.0), 0)
     against = tl.sum(tl.where(own_class, 0.0, softmax), 0)
     odds = odds_ptr + row * (2 + layers)
@@ -182,7 +232,7 @@ def evidence_kernel(
         inverse = tl.load(constant_ptr + 2 * layer)
         log_count = tl.load(constant_ptr + 2 * layer + 1)
         log_density = highest - inverse + tl.log(whole) - log_count
-        tl.store(unusual_ptr + row * (1 + layers) + 1 + layer, -log_density)
+        tl.store(unusual + 1 + layer, -log_density)
         posterior = _at_least(kernels / whole, 1e-30)
         # a class without centres has the softmax's probability
         known = tl.load(known_ptr + at, mask=inside, other=1) != 0
@@ -198,3 +248,58 @@ def evidence_kernel(
         against_mixture += weight * against
     tl.store(odds, _log_odds(against_mixture, own_mixture, 1e-300))
     tl.store(probability_ptr + row * classes + c, mixture, mask=inside)
+
+
+@jit
+def _sigmoid(x):
+    return 1 / (1 + tl.exp(-x))
+
+
+@jit
+def score_kernel(
+    odds_ptr,  # (n, 2 + layers) float64
+    unusual_ptr,  # (n, columns) float64
+    error_ptr,  # (7 + layers,) float64, as `ErrorModel.parameters`
+    novelty_ptr,  # float64, as `NoveltyModel.parameters`
+    score_ptr,  # (3, n) float64, written
+    checksum_ptr,  # () float64: the scores are added
+    n,
+    columns,
+    layers,
+    ROWS: tl.constexpr,
+    ODDS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Uncertainty, novelty and probability of an error, from the evidence, in float64."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live, term, column = row < n, tl.arange(0, ODDS), tl.arange(0, COLUMNS)
+    odds, unusual = odds_ptr + row * (2 + layers), unusual_ptr + row * columns
+    known = term < 2 + layers
+    terms = tl.load(odds[:, None] + term[None, :], mask=live[:, None] & known[None, :], other=0.0)
+    slopes = tl.load(error_ptr + 5 + term, mask=known, other=0.0)
+    near = tl.load(error_ptr + 4) + tl.sum(terms * slopes[None, :], 1)
+    far = tl.load(error_ptr + 2) + tl.load(error_ptr + 3) * tl.load(odds, mask=live, other=0.0)
+    energy = tl.load(unusual, mask=live, other=0.0)
+    gate = tl.load(error_ptr) + tl.load(error_ptr + 1) * energy
+    uncertainty = _sigmoid(-gate) * near + _sigmoid(gate) * far
+    size = columns - 1  # the last column is not part of the distance
+    inside = column < size
+    offsets = tl.load(
+        unusual[:, None] + column[None, :], mask=live[:, None] & inside[None, :], other=0.0
+    )
+    mean = tl.load(novelty_ptr + 5 + column, mask=inside, other=0.0)
+    offsets = tl.where(live[:, None], offsets - mean[None, :], 0.0)
+    squares = tl.zeros([ROWS], tl.float64)
+    for k in range(0, size):
+        whiten = novelty_ptr + 5 + size + column * size + k
+        along = tl.sum(offsets * tl.load(whiten, mask=inside, other=0.0)[None, :], 1)
+        squares += along * along
+    novelty = tl.load(novelty_ptr) + tl.load(novelty_ptr + 1) * energy
+    novelty += tl.load(novelty_ptr + 2) * tl.load(unusual + layers, mask=live, other=0.0)
+    novelty += tl.load(novelty_ptr + 3) * tl.load(unusual + size, mask=live, other=0.0)
+    novelty += tl.load(novelty_ptr + 4) * tl.sqrt(squares)
+    p_error = _sigmoid(uncertainty)
+    tl.store(score_ptr + row, uncertainty, mask=live)
+    tl.store(score_ptr + n + row, novelty, mask=live)
+    tl.store(score_ptr + 2 * n + row, p_error, mask=live)
+    tl.atomic_add(checksum_ptr, tl.sum(tl.where(live, uncertainty + novelty + p_error, 0.0), 0))

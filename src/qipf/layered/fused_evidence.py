@@ -1,4 +1,4 @@
-r"""The evidence of predictions in three CUDA kernels that never write the kernel matrix.
+r"""The scores of predictions in a few CUDA kernels that never write the kernel matrix.
 
 The first maps the rows of all layers to the unit sphere. The second sums the kernels by class, and
 keeps their logarithms,
@@ -8,12 +8,14 @@ keeps their logarithms,
 as an online softmax over blocks of centres of one class, for all layers in one launch. The third
 makes the posteriors :math:`q_c = e^{\ell_c} / \sum_b e^{\ell_b}`, their mixture and its log-odds
 from them, in float64. Products are in float32 or, on the tensor cores, of three TF32 products with
-21 bits together.
+21 bits together. Two more kernels measure the lengths of rows, and compute both scores.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -23,8 +25,16 @@ from torch.nn.functional import pad
 from qipf.field.engines.triton import INTERPRETED, MAX_DIMENSION
 from qipf.field.engines.triton_kernels import INSTALLED
 from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import Evidence
-from qipf.layered.evidence_kernels import class_kernel, evidence_kernel, metric_kernel
+from qipf.layered.error_model import ErrorModel, Evidence
+from qipf.layered.evidence_kernels import (
+    class_kernel,
+    evidence_kernel,
+    length_kernel,
+    metric_kernel,
+    score_kernel,
+)
+from qipf.layered.novelty import NoveltyModel, RowLengths
+from qipf.network.features import LayerSite, Rows
 
 #: Most classes, whose posteriors a program holds in its registers.
 MAX_CLASSES = 4096
@@ -43,31 +53,39 @@ FEW, MORE = 16, 64
 PRECISION = "tf32x3"
 
 
-def obstacle(fields: Sequence[ClassField], device: torch.device) -> str | None:
+def obstacle(
+    fields: Mapping[LayerSite, ClassField], lengths: RowLengths, device: torch.device
+) -> str | None:
     """Why the kernels cannot run for these fields; None if they can."""
     if not INSTALLED:
         return "needs the package triton"
     if not INTERPRETED and (device.type != "cuda" or torch.version.cuda is None):
         return "needs an NVIDIA GPU"
-    if not fields or fields[0].classes > MAX_CLASSES:
+    if not fields or next(iter(fields.values())).classes > MAX_CLASSES:
         return f"needs layers, and at most {MAX_CLASSES} classes"
-    if any(field.embeddings.shape[1] > MAX_DIMENSION for field in fields):
+    if any(field.embeddings.shape[1] > MAX_DIMENSION for field in fields.values()):
         return f"takes up to {MAX_DIMENSION} dimensions"
+    if lengths.sites and list(lengths.metrics) != list(fields):
+        return "measures the whitened rows of all fields"
     return None
 
 
 def prepared(
-    fields: Sequence[ClassField],
+    fields: Mapping[LayerSite, ClassField],
     weights: Tensor,  # (1 + layers,)
+    lengths: RowLengths,
+    models: tuple[ErrorModel, NoveltyModel],
     device: torch.device,
 ) -> "FusedEvidence | None":
     """The kernels, compiled; None where they cannot run, for example without a C compiler."""
-    if obstacle(fields, device) is not None:
+    if obstacle(fields, lengths, device) is not None:
         return None
-    found = FusedEvidence(fields, weights)
+    found = FusedEvidence(fields, weights, lengths, models)
     try:
         for count in (1, FEW + 1):
-            found(torch.zeros(count, found.width, device=device))
+            empty = partial(torch.zeros, device=device)
+            rows = {site: empty(count, width) for site, width in found.widths.items()}
+            found.scores(empty(count, found.classes), rows)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception:  # whatever Triton raises: PyTorch computes the same
@@ -85,23 +103,44 @@ class _Blocks(NamedTuple):
     slots: Tensor  # (classes, 2)
 
 
-class FusedEvidence:
-    """The mixture's probabilities and the evidence of predictions, as `evidence_of` gives them."""
+class Found(NamedTuple):
+    """What the kernels say of some predictions."""
 
-    def __init__(self, fields: Sequence[ClassField], weights: Tensor) -> None:
-        self.fields = tuple(fields)
+    probabilities: Tensor  # (n, classes) of the mixture
+    evidence: Evidence
+    checksum: Tensor  # () the sum of the logits
+
+
+class FusedEvidence:
+    """Evidence and scores of predictions, as `qipf.layered.scorer` gives them in PyTorch."""
+
+    def __init__(
+        self,
+        fields: Mapping[LayerSite, ClassField],
+        weights: Tensor,  # (1 + layers,)
+        lengths: RowLengths,
+        models: tuple[ErrorModel, NoveltyModel],
+    ) -> None:
+        self.fields = tuple(fields.values())
         first = self.fields[0]
         self.classes, self.device = first.classes, first.embeddings.device
         self.dimension = max(16, *(_power_of_two(f.embeddings.shape[1]) for f in self.fields))
+        self.sites = lengths.read_beside(fields)
+        self._lengths = lengths.to(self.device)
+        self.columns = 2 + len(self.fields) + lengths.count
+        # of what is only measured a width of one stands for any
+        self.widths = dict.fromkeys(self.sites, 1)
+        self.widths |= {site: len(lengths.mean) for site in lengths.sites[-1:]}
+        self.widths |= {site: len(field.metric.mean) for site, field in fields.items()}
         layers, means, directions = [], [], []
-        place = 0
-        for field in self.fields:
+        place, measured = 0, 1 + len(self.fields) + len(lengths.sites)
+        for number, field in enumerate(self.fields):
             width, own = field.metric.directions.shape
-            layers.append([self.classes + place, width, int(field.metric.gain_free), place])
+            column = measured + number if lengths.sites else -1
+            layers.append([self.classes + place, width, int(field.metric.gain_free), place, column])
             means.append(field.metric.mean)
             directions.append(pad(field.metric.directions, (0, self.dimension - own)))
             place += width
-        self.width = self.classes + place
         self._means, self._directions = torch.cat(means), torch.cat(directions).contiguous()
         self._layers = self._table(layers)
         centers, bias, blocks, items, slots = [], [], [], [], []
@@ -127,39 +166,85 @@ class FusedEvidence:
             dtype=torch.float64,
             device=self.device,
         )
+        shortest = (
+            lengths.shortest.double()
+        )  # those of rows, then of whitened rows, then the part's
+        self._shortest = pad(shortest, (1 + len(self.fields), 0)).to(self.device)
+        self._error, self._novelty = (
+            torch.tensor(model.parameters(), dtype=torch.float64, device=self.device)
+            for model in models
+        )
+        self._outside = self._table([[0, lengths.outside.shape[1], self.columns - 1]])
+        self._tables: dict[tuple[int, ...], Tensor] = {}
 
     def _table(self, values: Tensor | list[list[int]]) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int32).contiguous().to(self.device)
 
-    def joined(self, logits: Tensor, rows: Iterable[Tensor]) -> Tensor:  # (n, width)
-        """Logits and the rows of all layers side by side, in float32."""
-        return torch.cat([logits, *rows], 1).float()
+    def _parts(self, widths: tuple[int, ...]) -> Tensor:  # (sites, 3)
+        """Where the rows of each measured layer lie beside the logits, and their columns."""
+        if widths not in self._tables:
+            starts = accumulate(widths, initial=self.classes)
+            known = dict(zip(self.sites, zip(starts, widths, strict=False), strict=True))
+            columns = enumerate(self._lengths.sites, 1 + len(self.fields))
+            self._tables[widths] = self._table([[*known[site], k] for k, site in columns])
+        return self._tables[widths]
 
-    def __call__(self, joint: Tensor) -> tuple[Tensor, Evidence]:  # (n, width)
-        """The mixture's probabilities (n, classes), and the evidence."""
-        count, layers = len(joint), len(self.fields)
-        doubles = {"dtype": torch.float64, "device": joint.device}
-        probabilities = torch.empty(count, self.classes, **doubles)  # type: ignore[call-overload]
-        odds = torch.empty(count, 2 + layers, **doubles)  # type: ignore[call-overload]
-        unusual = torch.empty(count, 1 + layers, **doubles)  # type: ignore[call-overload]
+    def __call__(self, logits: Tensor, rows: Rows) -> Found:  # (n, classes)
+        """The mixture's probabilities, and the evidence with the lengths."""
+        own = [rows[site] for site in self.sites]
+        joint = torch.cat([logits, *own], 1).float()
+        count, layers, doubles = len(joint), len(self.fields), self._doubles
+        probabilities, odds = doubles(count, self.classes), doubles(count, 2 + layers)
+        unusual, checksum = doubles(count, self.columns), doubles().zero_()
+        if not self._lengths.sites:
+            unusual[:, -1] = 0
         if count:
             with torch.cuda.device(joint.device) if joint.is_cuda else nullcontext():
-                log_sums = self.log_sums(self.units(joint))
+                log_sums = self.log_sums(self.units(joint, unusual))
                 evidence_kernel[(count,)](
                     joint, log_sums, self._slots, self._known, self._weights, self._constants,
-                    probabilities, odds, unusual, count, self.width, self.classes, layers,
-                    self._most_slots, CLASSES=_power_of_two(self.classes),
+                    probabilities, odds, unusual, checksum, count, joint.shape[1], self.columns,
+                    self.classes, layers, self._most_slots, CLASSES=_power_of_two(self.classes),
                     num_warps=_warps(self.classes),
                 )  # fmt: skip
-        return probabilities, Evidence(odds, unusual)
+                if self._lengths.sites:
+                    self._measure(joint, self._parts(tuple(part.shape[1] for part in own)), unusual)
+                    self._measure(self._lengths.unusual_part(rows), self._outside, unusual)
+        return Found(probabilities, Evidence(odds, unusual), checksum)
 
-    def units(self, joint: Tensor) -> Tensor:  # (n, width) -> (layers, n, dimension)
-        """The rows of all layers on the unit sphere."""
+    def scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum."""
+        found = self(logits, rows)
+        odds, unusual = found.evidence
+        count, layers = len(odds), len(self.fields)
+        scores = self._doubles(3, count)
+        if count:
+            with torch.cuda.device(odds.device) if odds.is_cuda else nullcontext():
+                score_kernel[(-(-count // FEW),)](
+                    odds, unusual, self._error, self._novelty, scores, found.checksum, count,
+                    self.columns, layers, ROWS=FEW, ODDS=_power_of_two(2 + layers),
+                    COLUMNS=_power_of_two(self.columns), num_warps=4,
+                )  # fmt: skip
+        return scores, found.probabilities, found.checksum
+
+    def _doubles(self, *size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.float64, device=self.device)
+
+    def _measure(self, rows: Tensor, parts: Tensor, unusual: Tensor) -> None:
+        """Write the lengths of parts of rows (n, stride) to columns of `unusual`."""
+        length_kernel[(-(-len(rows) // FEW), len(parts))](
+            rows, parts, self._shortest, unusual, len(rows), rows.shape[1], self.columns,
+            ROWS=FEW, STEP=64, num_warps=4,
+        )  # fmt: skip
+
+    def units(self, joint: Tensor, unusual: Tensor) -> Tensor:  # -> (layers, n, dimension)
+        """The rows of all layers on the unit sphere; their lengths before go to `unusual`."""
         count, layers = len(joint), len(self.fields)
         units = joint.new_empty(layers, count, self.dimension)
         metric_kernel[(-(-count // FEW), layers)](
-            joint, self._means, self._directions, self._layers, units, count, self.width,
-            ROWS=FEW, STEP=32, DIMENSION=self.dimension, PRECISION=PRECISION, num_warps=4,
+            joint, self._means, self._directions, self._layers, self._shortest, units, unusual,
+            count, joint.shape[1], self.columns, ROWS=FEW, STEP=32, DIMENSION=self.dimension,
+            PRECISION=PRECISION, num_warps=4,
         )  # fmt: skip
         return units
 

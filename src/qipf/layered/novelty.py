@@ -78,11 +78,15 @@ class RowLengths:
         """Of each input: all lengths, and the length of the unusual part; zero without sites."""
         if not self.sites:
             return torch.zeros_like(logits[:, :1]).double()
-        part = (rows[self.sites[-1]].float() - self.mean) @ self.outside
+        part = self.unusual_part(rows)
         whitened = [metric.whitened(rows[site]) for site, metric in self.metrics.items()]
         measured = [*(rows[site] for site in self.sites), *whitened, part]
         lengths = [torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in measured]
         return torch.log(torch.stack(lengths, 1) + self.shortest)
+
+    def unusual_part(self, rows: Rows) -> Tensor:  # (n, r)
+        """What the last row has in the directions in which training rows vary least."""
+        return (rows[self.sites[-1]].float() - self.mean) @ self.outside
 
     def beside(self, evidence: Evidence, logits: Tensor, rows: Rows) -> Evidence:
         """The evidence with the lengths as its last columns."""

@@ -1,6 +1,6 @@
 """The scores of logits and rows of layers on one device, without waiting for it on the way."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qipf.field.engines.base import blocks, full_precision
 from qipf.layered.class_field import ClassField, FieldValues
-from qipf.layered.error_model import ErrorModel, Evidence
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.novelty import NoveltyModel, RowLengths
@@ -65,7 +65,8 @@ class Scorer:
 
     @cached_property
     def _kernels(self) -> FusedEvidence | None:
-        return prepared(tuple(self.fields.values()), self.weights, self.device)
+        models = self.error, self.novelty
+        return prepared(self.fields, self.weights, self.lengths, models, self.device)
 
     def _fused(self, logits: Tensor) -> FusedEvidence | None:
         """The evidence in CUDA kernels; None where they cannot run."""
@@ -91,26 +92,6 @@ class Scorer:
             posteriors = posteriors_of(logits, self.fields.values(), values)
         return posteriors, densities.double()
 
-    def evidence(self, logits: Tensor, rows: Rows) -> Iterator[tuple[Tensor, Evidence]]:
-        """The mixture's probabilities, and what the scores are computed from.
-
-        In parts: with many classes the posteriors take much more memory than their mixture.
-        """
-        fused = self._fused(logits)
-        size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
-        for part in blocks(max(1, len(logits)), size):
-            whole = len(logits) <= size
-            values = logits if whole else logits[part]
-            own = {site: rows[site] if whole else rows[site][part] for site in self.sites}
-            if fused:
-                joint = fused.joined(values, (own[site] for site in self.fields))
-                probabilities, evidence = fused(joint)
-            else:
-                probabilities, evidence = evidence_of(
-                    values, *self.posteriors(values, own), self.weights
-                )
-            yield probabilities, self.lengths.beside(evidence, values, own)
-
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
         inputs = (logits, *(rows[site] for site in self.sites))
@@ -120,19 +101,29 @@ class Scorer:
         return RowScores.of(*(found or self.scores(*inputs)))
 
     def scores(self, logits: Tensor, *rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum."""
+        """Uncertainty, novelty and p_error (3, n), the mixture's probabilities, the checksum.
+
+        In parts: with many classes the posteriors take much more memory than their mixture.
+        """
+        fused = self._fused(logits)
+        size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
+        compute = fused.scores if fused else self._scores
         parts = []
-        for probabilities, evidence in self.evidence(
-            logits, dict(zip(self.sites, rows, strict=True))
-        ):
-            uncertainty = self.error(evidence)
-            novelty = self.novelty(evidence.unusual)
-            parts.append(
-                (torch.stack([uncertainty, novelty, torch.sigmoid(uncertainty)]), probabilities)
-            )
-        scores, probabilities = parts[0]
-        if len(parts) > 1:
-            scores = torch.cat([part for part, _ in parts], 1)
-            probabilities = torch.cat([part for _, part in parts])
+        for part in blocks(max(1, len(logits)), size):
+            whole = len(logits) <= size
+            own = rows if whole else [row[part] for row in rows]
+            values = logits if whole else logits[part]
+            parts.append(compute(values, dict(zip(self.sites, own, strict=True))))
+        if len(parts) == 1:
+            return parts[0]
+        scores, probabilities, checksums = zip(*parts, strict=True)
+        return torch.cat(scores, 1), torch.cat(probabilities), torch.stack(checksums).sum()
+
+    def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities, evidence = evidence_of(logits, *self.posteriors(logits, rows), self.weights)
+        evidence = self.lengths.beside(evidence, logits, rows)
+        uncertainty = self.error(evidence)
+        novelty = self.novelty(evidence.unusual)
+        scores = torch.stack([uncertainty, novelty, torch.sigmoid(uncertainty)])
         # of a row with NaN or infinity both scores are NaN
         return scores, probabilities, scores.sum() + logits.sum()

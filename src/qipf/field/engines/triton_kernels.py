@@ -21,7 +21,7 @@ if INSTALLED:
 #: Arguments that vary from call to call, or from field to field.
 _NOT_SPECIALIZED = frozenset(
     {"n_queries", "n_centers", "span", "d", "limit", "key_exponent", "bias_exponent"}
-    | {"n", "stride", "classes", "layers", "most_slots"}
+    | {"n", "stride", "classes", "columns", "layers", "most_slots"}
 )
 
 
