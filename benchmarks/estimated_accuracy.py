@@ -3,11 +3,11 @@
     python benchmarks/estimated_accuracy.py --suite paper --run runs/paper --data DATA --seeds 0 1 2
 
 `LayeredQIPF` as it comes is calibrated on one half of the clean test inputs; windows are 1,000 of
-the other half, in random order, as they are and under every corruption and level. Beside `qipf.estimate_accuracy`
-its estimate without the predicted classes (`label_shift=True`), the mean confidence of the softmax,
-and average thresholded confidence (Garg et al. 2022) on the same halves. Networks are those of the
-run, or are trained into it. Writes results/estimated-accuracy.csv, where rows of other networks and
-seeds stay, and prints the table; without networks only that.
+the other half, in random order, as they are and under every corruption and level. Beside
+`qipf.estimate_accuracy` its estimate without the predicted classes (`label_shift=True`), the mean
+confidence of the softmax, and average thresholded confidence (Garg et al. 2022) on the same halves.
+Networks are those of the run, or are trained into it. Writes results/estimated-accuracy.csv, where
+rows of other networks and seeds stay, and prints the table; without networks only that.
 """
 
 from __future__ import annotations

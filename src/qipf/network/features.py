@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
+from qipf.network import cell_kernel
 from qipf.network.forward import call, device_of, logits_of, named_layer
 from qipf.network.tasks import single_logits
 
@@ -93,6 +94,10 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
     small = not maps.is_cuda and maps.shape[1] * height * width < LARGE_MAP
     if small or grid == 1 or height % grid or width % grid:
         return functional.adaptive_avg_pool2d(maps, grid)
+    if cell_kernel.usable(maps, grid):
+        found = cell_kernel.cell_means(maps, grid)
+        if found is not None:
+            return found
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
     columns = maps.unflatten(2, (grid, height // grid)).mean(3, dtype=exact)
