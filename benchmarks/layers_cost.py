@@ -48,7 +48,7 @@ from qipf.bench.suites import find
 from qipf.export.program import Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel
-from qipf.layered.metric import Scatter
+from qipf.layered.metric import Scatter, unit_length
 from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.network.features import chosen_sites, run_in_batches
 
@@ -184,26 +184,29 @@ def with_dropout(net: nn.Module, rate: float) -> nn.Module:
     return net
 
 
-def unfitted(net: LayeredNetwork, images: Tensor, labels: Tensor) -> qipf.LayeredQIPF:
-    """A model whose fields have these images as centres, in the last layers; nothing is chosen."""
-    order = labels.argsort(stable=True)  # by class, as in a fitted field
-    images, labels = images[order], labels[order]
+def unfitted(net: LayeredNetwork, images: Tensor, labels: Tensor, centers: int) -> qipf.LayeredQIPF:
+    """A model with random centres in the last layers, as large as a fitted one."""
     with torch.no_grad():
         every = chosen_sites(net, lambda: net(images[:2]))
         _, rows = run_in_batches(net, images, every)
     sites = every[-FIELDS:]
-    model, count, fields = qipf.LayeredQIPF(net), len(sites), []
+    model, count, fields = qipf.LayeredQIPF(net), len(sites), {}
+    random = torch.Generator().manual_seed(0)
+    classes = (torch.arange(centers) * 10 // centers).to(net.device)  # sorted, as in a fitted field
     for site in sites:
         metric = Scatter(rows[site], labels, gain_free=False).metric(0.3, model.max_dimension)
-        places = torch.arange(len(labels))
-        embeddings = torch.cat([metric(part) for part in rows[site].split(4096)])
-        fields.append(ClassField(metric, embeddings, labels, int(labels.max()) + 1, 0.2, places))
-    model.layers_, model.fields_ = sites, tuple(fields)
+        units = unit_length(torch.randn(centers, metric.directions.shape[1], generator=random))
+        counts = 0.5 + torch.rand(centers, generator=random)
+        places = torch.arange(centers)
+        fields[site] = ClassField(metric, units.to(net.device), classes, 10, 0.2, places, counts)
+    model.layers_, model.fields_ = sites, tuple(fields.values())
     model.weights_ = torch.full((1 + count,), 1 / (1 + count)).double()
     model.error_model_ = ErrorModel.of(torch.ones(7 + count).double())
-    model.lengths_ = RowLengths.of(rows, every)
-    size = 1 + count + len(every)
-    model.novelty_model_ = NoveltyModel.of(torch.ones(5 + size + size**2), count, len(every))
+    metrics = {site: field.metric for site, field in fields.items()}
+    model.lengths_ = RowLengths.of(rows, every, metrics)
+    size = 1 + count + model.lengths_.count
+    parameters = torch.ones(5 + size + size**2).double()
+    model.novelty_model_ = NoveltyModel.of(parameters, count, model.lengths_.count)
     model._set_fitted(Example((images[:2],), {}))
     return model
 
@@ -214,9 +217,9 @@ def models_of(
     """Name, model and seconds to fit of each `qipf_plus`."""
     if not fit:
         for centers in CENTERS:
-            images, labels = (torch.cat(part)[:centers] for part in zip(*train, strict=True))
+            images, labels = (part.to(net.device) for part in train[0])
             name = "qipf_plus" if centers == CENTERS[0] else "qipf_plus, all centres"
-            yield name, unfitted(net, images.to(net.device), labels.to(net.device)), None
+            yield name, unfitted(net, images, labels, centers), None
         return
     for name, reduction in {"qipf_plus": "distilled", "qipf_plus, all centres": "random"}.items():
         start = clock()
