@@ -15,11 +15,11 @@ from qipf.field.engines.triton_kernels import INSTALLED, jit
 if INSTALLED:
     import triton.language as tl
 
-#: Finest grid, whose cells are summed one after the other, and most numbers of a map.
-FINEST, LARGEST = 4, 4096
+#: Finest grid, whose cells are summed one after the other.
+FINEST = 4
 
 #: Numbers that a program holds.
-HELD = 4096
+HELD = 2048
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -29,40 +29,37 @@ _works = INSTALLED
 
 @jit
 def cell_kernel(
-    map_ptr,  # (planes, height * width)
-    mean_ptr,  # (planes, grid * grid) float32, written
-    planes,
-    height,
+    map_ptr,  # (bands, length) numbers: a band is as high as a cell and as wide as the map
+    mean_ptr,  # (bands, GRID) float32, written
+    bands,
+    length,
     width,
     GRID: tl.constexpr,
-    PLANES: tl.constexpr,
-    SIZE: tl.constexpr,
+    BANDS: tl.constexpr,
+    LENGTH: tl.constexpr,
 ):
-    """Means over the cells of a grid that divides height and width."""
-    plane = tl.program_id(0).to(tl.int64) * PLANES + tl.arange(0, PLANES)
-    place = tl.arange(0, SIZE)
-    live, inside = plane < planes, place < height * width
-    at = plane[:, None] * (height * width) + place[None, :]
+    """Means over the cells of each band."""
+    band = tl.program_id(0).to(tl.int64) * BANDS + tl.arange(0, BANDS)
+    place = tl.arange(0, LENGTH)
+    live, inside = band < bands, place < length
+    at = band[:, None] * length + place[None, :]
     x = tl.load(map_ptr + at, mask=live[:, None] & inside[None, :], other=0.0).to(tl.float32)
-    cell_height, cell_width = height // GRID, width // GRID
-    cell = (place // width // cell_height) * GRID + place % width // cell_width
-    for number in tl.static_range(GRID * GRID):
-        total = tl.sum(tl.where((inside & (cell == number))[None, :], x, 0.0), 1)
-        mean = total / (cell_height * cell_width)
-        tl.store(mean_ptr + plane * (GRID * GRID) + number, mean, mask=live)
+    cell = place % width // (width // GRID)
+    for number in tl.static_range(GRID):
+        total = tl.sum(tl.where((cell == number)[None, :], x, 0.0), 1)
+        tl.store(mean_ptr + band * GRID + number, total / (length // GRID), mask=live)
 
 
 def usable(maps: Tensor, grid: int) -> bool:
     """Whether the kernel takes these maps, whose sides the grid divides."""
     return (
         _works
-        and not torch.compiler.is_compiling()
         and (maps.is_cuda or INTERPRETED)
         and torch.version.hip is None
-        and 1 < grid <= FINEST
+        and grid <= FINEST
         and maps.dtype in DTYPES
         and maps.is_contiguous()
-        and 0 < maps.shape[2] * maps.shape[3] <= LARGEST
+        and 0 < maps.shape[2] * maps.shape[3] <= HELD * grid
     )
 
 
@@ -71,12 +68,13 @@ def cell_means(maps: Tensor, grid: int) -> Tensor | None:  # (n, C, H, W) -> (n,
     global _works
     count, channels, height, width = maps.shape
     means = torch.empty(count, channels, grid, grid, device=maps.device)
-    size = 1 << (height * width - 1).bit_length()
-    several = max(1, HELD // size)
+    bands, length = count * channels * grid, height * width // grid
+    held = 1 << (length - 1).bit_length()
+    several = HELD // held
     try:
         with torch.cuda.device(maps.device) if maps.is_cuda else nullcontext():
-            cell_kernel[(max(1, -(-count * channels // several)),)](
-                maps, means, count * channels, height, width, GRID=grid, PLANES=several, SIZE=size,
+            cell_kernel[(max(1, -(-bands // several)),)](
+                maps, means, bands, length, width, GRID=grid, BANDS=several, LENGTH=held,
                 num_warps=4,
             )  # fmt: skip
     except torch.cuda.OutOfMemoryError:

@@ -89,12 +89,13 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
               [10.5000, 12.5000]]]])
     """
     height, width = maps.shape[2:]
-    if grid == 1 or height % grid or width % grid or torch.compiler.is_compiling():
-        return functional.adaptive_avg_pool2d(maps, grid)
-    if cell_kernel.usable(maps, grid):
+    equal = not (height % grid or width % grid or torch.compiler.is_compiling())
+    if equal and cell_kernel.usable(maps, grid):
         found = cell_kernel.cell_means(maps, grid)
         if found is not None:
             return found
+    if grid == 1 or not equal:
+        return functional.adaptive_avg_pool2d(maps, grid)
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
     columns = maps.unflatten(2, (grid, height // grid)).mean(3, dtype=exact)

@@ -22,7 +22,7 @@ if INSTALLED:
 _NOT_SPECIALIZED = frozenset(
     {"n_queries", "n_centers", "span", "d", "limit", "key_exponent", "bias_exponent"}
     | {"n", "stride", "classes", "columns", "layers", "most_slots"}
-    | {"planes", "height", "width"}
+    | {"bands", "length", "width"}
 )
 
 
