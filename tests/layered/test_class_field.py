@@ -129,7 +129,7 @@ def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, counts):
     monkeypatch.setattr(class_field, "ROWS", {"cpu": rows})
     monkeypatch.setattr(class_field, "FEWEST_TILED", 1)
     field = field_of(counts=counts)
-    whole = field.in_one(QUERIES)
+    whole = field.in_one(field.metric(QUERIES))
     torch.testing.assert_close(field(QUERIES).posterior, whole.posterior)
     torch.testing.assert_close(field(QUERIES).log_density, whole.log_density)
 
@@ -137,10 +137,12 @@ def test_tiles_change_nothing(monkeypatch, chunk, tile, rows, counts):
 @pytest.mark.parametrize("counts", [None, COUNTS], ids=["plain", "weighted"])
 def test_without_a_table_of_centres_and_classes_the_values_are_the_same(monkeypatch, counts):
     field = field_of(counts=counts)
-    with_table = field(QUERIES), field.in_one(QUERIES)
+    with_table = field(QUERIES), field.in_one(field.metric(QUERIES))
     monkeypatch.setattr(class_field, "LARGEST_TABLE", 40 * 4 - 1)
     field = field_of(counts=counts)
-    for one, two in zip((field(QUERIES), field.in_one(QUERIES)), with_table, strict=True):
+    for one, two in zip(
+        (field(QUERIES), field.in_one(field.metric(QUERIES))), with_table, strict=True
+    ):
         torch.testing.assert_close(one.posterior, two.posterior, rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(one.log_density, two.log_density)
     assert "_members" not in vars(field)
@@ -149,8 +151,7 @@ def test_without_a_table_of_centres_and_classes_the_values_are_the_same(monkeypa
 def test_rows_are_cut_where_there_are_many_classes(monkeypatch):
     monkeypatch.setattr(class_field, "LARGEST_TABLE", 3 * 40)
     field = field_of(classes=40)
-    parts = list(field._in_tiles(QUERIES, [0.4]))
-    assert [len(part[0].posterior) for part in parts] == [3] * 8 + [1]
+    assert field._rows_at_once(QUERIES) == 3
     posterior, _ = naive(field, QUERIES)
     torch.testing.assert_close(field(QUERIES).posterior.double(), posterior, atol=1e-5, rtol=1e-4)
 
@@ -159,11 +160,11 @@ def test_rows_are_cut_where_there_are_many_classes(monkeypatch):
 def test_blocks_change_nothing(monkeypatch, block):
     monkeypatch.setattr(class_field, "BLOCK", {"cpu": block})
     field = field_of()
-    parts = list(field._in_blocks(QUERIES, [0.9, 0.4]))
-    whole = field.in_one(QUERIES)
-    posterior, log_density = (torch.cat(part) for part in zip(*(p[1] for p in parts), strict=True))
-    torch.testing.assert_close(posterior, whole.posterior)
-    torch.testing.assert_close(log_density, whole.log_density)
+    assert field._rows_at_once(QUERIES) == max(1, block // 40)
+    whole = field.in_one(field.metric(QUERIES))
+    for found in (field(QUERIES), list(field.at_bandwidths(QUERIES, [0.9, 0.4]))[1]):
+        torch.testing.assert_close(found.posterior, whole.posterior)
+        torch.testing.assert_close(found.log_density, whole.log_density)
 
 
 def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares():

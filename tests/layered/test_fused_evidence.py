@@ -68,7 +68,7 @@ def fused_there(fields, weights, logits, rows):
 
 def expected(fields, weights, logits, rows):
     """In PyTorch's float32."""
-    values = [field.in_one(part) for field, part in zip(fields, rows, strict=True)]
+    values = [field(part) for field, part in zip(fields, rows, strict=True)]
     densities = torch.stack([found.log_density for found in values], 1)
     posteriors = posteriors_of(logits, fields, values)
     probabilities, evidence = evidence_of(logits, posteriors, densities, weights)

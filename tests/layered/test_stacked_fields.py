@@ -79,7 +79,7 @@ def test_where_fields_are_evaluated_one_by_one(monkeypatch):
     assert StackedFields.of(fields) is not None
     assert StackedFields.of(fields[:1]) is None
     assert StackedFields.of([]) is None
-    monkeypatch.setattr(subject, "MOST_NUMBERS", 2 * 30 * 5 - 1)
+    monkeypatch.setattr("qipf.layered.class_field.LARGEST_TABLE", 30 * CLASSES - 1)
     assert StackedFields.of(fields) is None
     monkeypatch.undo()
     monkeypatch.setattr(subject, "FEWEST_TILED", 30)

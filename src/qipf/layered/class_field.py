@@ -12,7 +12,7 @@ for several bandwidths from one matrix product. A large field is evaluated in ti
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -94,9 +94,13 @@ class ClassField:
 
     def __call__(self, rows: Tensor) -> FieldValues:  # (n, D)
         """Posterior of the classes, and log density of the whole field, at each row."""
-        if not self._tiled(rows) and len(rows) * len(self.embeddings) <= by_device(BLOCK, rows):
-            return self.in_one(rows)
-        return next(self.at_bandwidths(rows, [self.bandwidth]))
+        return self.at_units(self.metric(rows))
+
+    def at_units(self, units: Tensor) -> FieldValues:  # (n, d)
+        """As `__call__`, at rows that the metric has mapped."""
+        if len(units) <= self._rows_at_once(units) and not self._tiled(units):
+            return self.in_one(units)
+        return next(self._in_parts(units.split(self._rows_at_once(units)), [self.bandwidth]))
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
         """As `__call__`, for several bandwidths that share the computation of the cosines.
@@ -104,26 +108,31 @@ class ClassField:
         Those whose squares differ by powers of two also share an exponential; in tiles, only these
         share the cosines.
         """
-        evaluate = self._in_tiles if self._tiled(rows) else self._in_blocks
-        for found in zip(*evaluate(rows, bandwidths), strict=True):
-            posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
-            yield FieldValues(posterior, log_density)
+        parts = rows.split(self._rows_at_once(rows))
+        return self._in_parts(map(self.metric, parts), bandwidths)
 
     def _tiled(self, rows: Tensor) -> bool:
         many = rows.device.type == "cpu" and len(self.embeddings) >= FEWEST_TILED
         return many or not self._few_classes
 
-    def _in_tiles(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
-        """Values at every bandwidth for `ROWS` rows at a time, over tiles of centres."""
-        size = min(by_device(ROWS, rows), max(1, LARGEST_TABLE // self.classes))
-        for part in rows.split(size):
-            sums = self._sums(self.metric(part), bandwidths)
-            yield [self._values(by_class, nearest) for by_class, nearest in sums]
+    def _rows_at_once(self, rows: Tensor) -> int:
+        if self._tiled(rows):
+            return min(by_device(ROWS, rows), max(1, LARGEST_TABLE // self.classes))
+        return max(1, by_device(BLOCK, rows) // len(self.embeddings))
 
-    def _in_blocks(self, rows: Tensor, bandwidths: list[float]) -> Iterator[list[FieldValues]]:
-        """Values at every bandwidth for one block of rows at a time, over all centres."""
-        for cosines in self._cosines(rows):
-            yield self._chained(cosines, bandwidths)
+    def _in_parts(
+        self, parts: Iterable[Tensor], bandwidths: list[float]
+    ) -> Iterator[FieldValues]:  # of all parts, for each bandwidth
+        for found in zip(*(self._part(units, bandwidths) for units in parts), strict=True):
+            posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
+            yield FieldValues(posterior, log_density)
+
+    def _part(self, units: Tensor, bandwidths: list[float]) -> list[FieldValues]:
+        """Values at every bandwidth, over tiles of centres or over all of them."""
+        if self._tiled(units):
+            sums = self._sums(units, bandwidths)
+            return [self._values(by_class, nearest) for by_class, nearest in sums]
+        return self._chained(units @ self.embeddings.T, bandwidths)
 
     def _chained(self, cosines: Tensor, bandwidths: list[float]) -> list[FieldValues]:
         """Values at every bandwidth; narrower kernels are squares of wider ones where they can."""
@@ -142,10 +151,10 @@ class ClassField:
                 )
         return [found[place] for place in range(len(bandwidths))]
 
-    def in_one(self, rows: Tensor) -> FieldValues:  # (n, D)
-        """As `__call__`, in one block for any number of rows: for graphs, and small batches."""
+    def in_one(self, units: Tensor) -> FieldValues:  # (n, d)
+        """As `at_units`, in one block for any number of rows: for graphs, and small batches."""
         inverse = 1 / (self.bandwidth * self.bandwidth)
-        scores = (self.metric(rows) * inverse) @ self.embeddings.T
+        scores = (units * inverse) @ self.embeddings.T
         kernel = torch.softmax(scores, 1)
         by_class = self._by_class(kernel)
         # relative to the sum of all kernels; its logarithm is that of the nearest over its share
@@ -175,21 +184,15 @@ class ClassField:
         k is `count`, or the number of centres if that is smaller. If the class has fewer than k
         centres, the last cosines of the row are -inf.
         """
-        found, start = [], 0
-        for cosines in self._cosines(rows):
-            wanted = classes[start : start + len(cosines)]
-            start += len(cosines)
+        found = []
+        size = max(1, by_device(BLOCK, rows) // len(self.embeddings))
+        for part, wanted in zip(rows.split(size), classes.split(size), strict=True):
+            cosines = self.metric(part) @ self.embeddings.T
             others = self.labels != wanted[:, None]
             found.append(
                 cosines.masked_fill(others, -math.inf).topk(min(count, len(self.embeddings)))
             )
         return torch.cat([part.indices for part in found]), torch.cat([p.values for p in found])
-
-    def _cosines(self, rows: Tensor) -> Iterator[Tensor]:  # (block, N) each, in order
-        """Cosines of rows and all centres, in blocks of rows; at least one block."""
-        size = max(1, by_device(BLOCK, rows) // len(self.embeddings))
-        for part in rows.split(size):
-            yield self.metric(part) @ self.embeddings.T
 
     def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
         if self._few_classes:

@@ -314,7 +314,7 @@ class FeatureQIPF(LayeredModel):
         return found.uncertainty, found.novelty
 
     def _posteriors(self, given: Predictions) -> tuple[Tensor, Tensor]:
-        return self._scorer(given.logits.device).posteriors(given.logits, given.rows)
+        return self._scorer(given.logits.device).posteriors(given.logits, given.rows)[:2]
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()

@@ -50,13 +50,15 @@ class MixtureGraph(nn.Module):
 
     def scored(self, logits: Tensor, rows: Rows) -> dict[str, Tensor]:
         """Logits (n, classes), and in float64 the scores (n,) and probabilities (n, classes)."""
-        values = [field.in_one(rows[site]) for site, field in self._fields.items()]
+        units = {site: field.metric.units(rows[site]) for site, field in self._fields.items()}
+        values = [field.in_one(units[site].vectors) for site, field in self._fields.items()]
+        whitened = {site: own.lengths for site, own in units.items()}
         with ExactConstants():
             posteriors = posteriors_of(logits, self._fields.values(), values)
             none = torch.zeros_like(logits[:, :0]).double()
             densities = torch.cat([none, *(v.log_density[:, None].double() for v in values)], 1)
             probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-            evidence = self._lengths.beside(evidence, logits, rows)
+            evidence = self._lengths.beside(evidence, logits, rows, whitened)
             uncertainty = self._error(evidence)
             novelty = self._novelty(evidence.unusual)
             finite = torch.isfinite(logits).all(1)

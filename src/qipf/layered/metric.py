@@ -10,24 +10,38 @@ matter. The scale of :math:`A` cancels; its largest number is one.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 #: Share of the largest variance below which a direction carries rounding, not data.
 NEGLIGIBLE = 1e-10
 
 
-def unit_length(rows: Tensor) -> Tensor:  # (..., d)
-    """Rows scaled to length one, without overflow; rows of zeros stay zero.
+class Units(NamedTuple):
+    """Rows as directions and lengths."""
 
-    >>> unit_length(torch.tensor([[3e30, 4e30], [0.0, 0.0]]))
+    vectors: Tensor  # (..., d) of length one; zero for rows of zeros
+    lengths: Tensor  # (...,) float64
+
+
+def units_of(rows: Tensor) -> Units:  # (..., d)
+    """Rows scaled to length one, and their lengths, without overflow.
+
+    >>> units_of(torch.tensor([[3e30, 4e30], [0.0, 0.0]])).vectors
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
     # divided by the largest number first: squares stay in range
     largest = rows.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    return functional.normalize(rows / largest, dim=-1)
+    scaled = rows / largest
+    lengths = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+    return Units(scaled / lengths.clamp(min=1e-12), (largest.double() * lengths)[..., 0])
+
+
+def unit_length(rows: Tensor) -> Tensor:  # (..., d)
+    """Rows scaled to length one; rows of zeros stay zero."""
+    return units_of(rows).vectors
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,11 @@ class Metric:
 
     def __call__(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
         """Unit vectors; a row equal to the mean maps to the origin."""
-        return unit_length(self.whitened(rows))
+        return self.units(rows).vectors
+
+    def units(self, rows: Tensor) -> Units:  # (n, D)
+        """Unit vectors (n, d), and the lengths of the whitened rows."""
+        return units_of(self.whitened(rows))
 
     def whitened(self, rows: Tensor) -> Tensor:  # (n, D) -> (n, d)
         """The rows before they are scaled to unit length."""

@@ -280,7 +280,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         with evaluating(self.net):
             output, rows = self._read(example)
         logits, rows, missing = self._usable(output, rows, "network's output")
-        return logits, rows, *self._scorer(logits.device).posteriors(logits, rows), missing
+        return logits, rows, *self._scorer(logits.device).posteriors(logits, rows)[:2], missing
 
     def _read(self, example: Example) -> tuple[Tensor, Rows]:
         """Logits and rows of the layers of the network, which is in evaluation mode."""

@@ -74,29 +74,48 @@ class RowLengths:
         """All layers that are read: those with fields, then those whose lengths alone are."""
         return tuple(dict.fromkeys((*fields, *self.sites)))
 
-    def __call__(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, classes) -> (n, count + 1)
-        """Of each input: all lengths, and the length of the unusual part; zero without sites."""
+    def __call__(
+        self, logits: Tensor, rows: Rows, whitened: Mapping[LayerSite, Tensor] | None = None
+    ) -> Tensor:  # (n, classes) -> (n, count + 1)
+        """Of each input: all lengths, and the length of the unusual part; zero without sites.
+
+        `whitened` are the lengths (n,) of whitened rows, where they are known.
+        """
         if not self.sites:
             return torch.zeros_like(logits[:, :1]).double()
-        part = self.unusual_part(rows)
-        whitened = [metric.whitened(rows[site]) for site, metric in self.metrics.items()]
-        measured = [*(rows[site] for site in self.sites), *whitened, part]
-        lengths = [torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) for row in measured]
+        if whitened is None:
+            whitened = {
+                site: metric.units(rows[site]).lengths for site, metric in self.metrics.items()
+            }
+        lengths = [_lengths(rows[site]) for site in self.sites]
+        lengths += [whitened[site] for site in self.metrics]
+        lengths.append(_lengths(self.unusual_part(rows)))
         return torch.log(torch.stack(lengths, 1) + self.shortest)
 
     def unusual_part(self, rows: Rows) -> Tensor:  # (n, r)
         """What the last row has in the directions in which training rows vary least."""
         return (rows[self.sites[-1]].float() - self.mean) @ self.outside
 
-    def beside(self, evidence: Evidence, logits: Tensor, rows: Rows) -> Evidence:
+    def beside(
+        self,
+        evidence: Evidence,
+        logits: Tensor,
+        rows: Rows,
+        whitened: Mapping[LayerSite, Tensor] | None = None,
+    ) -> Evidence:
         """The evidence with the lengths as its last columns."""
-        return Evidence(evidence.odds, torch.cat([evidence.unusual, self(logits, rows)], 1))
+        lengths = self(logits, rows, whitened)
+        return Evidence(evidence.odds, torch.cat([evidence.unusual, lengths], 1))
 
     def to(self, device: torch.device) -> "RowLengths":
         """The same on another device."""
         tensors = (part.to(device) for part in (self.shortest, self.mean, self.outside))
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
         return RowLengths(self.sites, metrics, *tensors)
+
+
+def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
 def unusual_columns(

@@ -38,6 +38,14 @@ class RowScores(NamedTuple):
         return cls(uncertainty, novelty, p_error, probabilities, checksum)
 
 
+class FieldEvidence(NamedTuple):
+    """What the fields say of some rows."""
+
+    posteriors: Tensor  # (n, 1 + layers, classes) that of the softmax first
+    densities: Tensor  # (n, layers) logarithms
+    whitened: dict[LayerSite, Tensor]  # (n,) lengths of the whitened rows of each field
+
+
 class Scorer:
     """Fields, mixture weights and both scores, prepared on a device."""
 
@@ -76,21 +84,26 @@ class Scorer:
     def _stacked(self) -> StackedFields | None:
         return StackedFields.of(tuple(self.fields.values()))
 
-    def posteriors(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Posteriors (n, 1 + layers, classes) and log densities (n, layers)."""
+    def posteriors(self, logits: Tensor, rows: Rows) -> FieldEvidence:
+        """What the fields say of the rows."""
         own = [rows[site] for site in self.fields]
         with full_precision(logits.device):
             if 0 < len(logits) <= FEW and self._stacked:
                 found = self._stacked(own)
-                values = [FieldValues(*each) for each in zip(*found, strict=True)]
-                densities = found.log_density.T
+                values = [FieldValues(*each) for each in zip(*found[:2], strict=True)]
+                densities, lengths = found.log_density.T, list(found.lengths)
             else:
-                fields = zip(self.fields.values(), own, strict=True)
-                values = [field(part) for field, part in fields]
+                values, lengths = [], []
+                for field, part in zip(self.fields.values(), own, strict=True):
+                    units = field.metric.units(part)
+                    values.append(field.at_units(units.vectors))
+                    lengths.append(units.lengths)
                 none = logits.new_zeros(len(logits), 0)
                 densities = torch.cat([none, *(each.log_density[:, None] for each in values)], 1)
             posteriors = posteriors_of(logits, self.fields.values(), values)
-        return posteriors, densities.double()
+        return FieldEvidence(
+            posteriors, densities.double(), dict(zip(self.fields, lengths, strict=True))
+        )
 
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
@@ -120,8 +133,9 @@ class Scorer:
         return torch.cat(scores, 1), torch.cat(probabilities), torch.stack(checksums).sum()
 
     def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        probabilities, evidence = evidence_of(logits, *self.posteriors(logits, rows), self.weights)
-        evidence = self.lengths.beside(evidence, logits, rows)
+        posteriors, densities, whitened = self.posteriors(logits, rows)
+        probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
+        evidence = self.lengths.beside(evidence, logits, rows, whitened)
         uncertainty = self.error(evidence)
         novelty = self.novelty(evidence.unusual)
         scores = torch.stack([uncertainty, novelty, torch.sigmoid(uncertainty)])
