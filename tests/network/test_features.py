@@ -93,7 +93,8 @@ def test_maps_are_averaged_over_the_finest_grid_that_fits():
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(("shape", "grid"), [((12, 8), 4), ((9, 6), 3), ((8, 8), 8), ((7, 5), 2)])
-def test_cells_of_equal_size_are_those_of_torch(shape, grid, layout):
+def test_cells_of_equal_size_are_those_of_torch(shape, grid, layout, monkeypatch):
+    monkeypatch.setattr("qipf.network.features.SMALL_MAPS", 1)
     maps = numbers(3, 5, *shape).to(memory_format=layout)
     wanted = functional.adaptive_avg_pool2d(maps.double(), grid)
     found = cell_means(maps, grid)

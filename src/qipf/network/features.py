@@ -31,6 +31,9 @@ WIDEST, FINEST = 512, 8
 #: small convolutional network took twice the time.
 BATCH, NUMBERS, FEWEST = 1000, 2**18, 16
 
+#: Numbers of maps for which a CPU starts operations longer than it computes.
+SMALL_MAPS = 2**15
+
 #: A layer, its input or output, and the attention mask if any -> one row per example, (n, d).
 Pooling = Callable[[nn.Module, Any, Tensor | None], Tensor]
 
@@ -94,7 +97,8 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
         found = cell_kernel.cell_means(maps, grid)
         if found is not None:
             return found
-    if grid == 1 or not equal:
+    small = not maps.is_cuda and maps.numel() <= SMALL_MAPS
+    if small or grid == 1 or not equal:
         return functional.adaptive_avg_pool2d(maps, grid)
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
