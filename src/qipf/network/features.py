@@ -97,8 +97,8 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
         found = cell_kernel.cell_means(maps, grid)
         if found is not None:
             return found
-    small = not maps.is_cuda and maps.numel() <= SMALL_MAPS
-    if small or grid == 1 or not equal:
+    # compared last: in a graph the number of maps is not known
+    if grid == 1 or not equal or (not maps.is_cuda and maps.numel() <= SMALL_MAPS):
         return functional.adaptive_avg_pool2d(maps, grid)
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
