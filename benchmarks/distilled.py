@@ -6,7 +6,7 @@
 All training examples as centres, a coreset of 1,000 and 1,000 distilled centres. Mean ROC-AUC and
 PR-AUC of error detection over the levels of each of the suite's corruptions, then over the
 corruptions; seconds to fit, and bytes of the file. Writes results/distilled.csv, where the rows of
-other networks and seeds stay, and prints the means over the seeds and what is lost against all
+other networks, seeds and cases stay, and prints the means over the seeds and what is lost against all
 examples.
 """
 
@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def rows_of(bench: NetworkBench) -> Iterator[Row]:
+def rows_of(bench: NetworkBench, cases: list[str]) -> Iterator[Row]:
     """A line for each case."""
     data, net, suite = bench.dataset, bench.network, bench.setting.suite
     clean = CleanData(net, data.train_images, data.train_labels)
@@ -49,7 +49,8 @@ def rows_of(bench: NetworkBench) -> Iterator[Row]:
         for task in suite.tasks()
         if task.network == bench.spec.name and task.corruption not in (CLEAN, *suite.unseen)
     )
-    for case, options in CASES.items():
+    for case in cases:
+        options = CASES[case]
         start = time.perf_counter()
         model = qipf.LayeredQIPF(net, random_state=suite.seed, **options).fit(clean.batches())
         seconds = time.perf_counter() - start
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="+", help="all of the suite, if not given")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--images", type=int, help="largest number of test inputs")
     parser.add_argument("-o", "--output", type=Path, default=Path("results/distilled.csv"))
     options = parser.parse_args()
@@ -123,11 +125,11 @@ def main() -> None:
             seeded = replace(suite, seed=seed)
             setting = Setting(seeded, options.run, options.device, options.data)
             new = []
-            for row in rows_of(NetworkBench(setting, network)):
+            for row in rows_of(NetworkBench(setting, network), options.cases):
                 new.append(row)
                 print(*row.values(), sep="  ", flush=True)
-            mine = (network, str(seed))
-            rows = [row for row in rows if (row["network"], row["seed"]) != mine] + new
+            mine = [(network, str(seed), case) for case in options.cases]
+            rows = [r for r in rows if (r["network"], r["seed"], r["case"]) not in mine] + new
             with options.output.open("w", newline="") as lines:
                 writer = csv.DictWriter(lines, list(new[0]))
                 writer.writeheader()
