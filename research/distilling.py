@@ -72,15 +72,15 @@ VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
     "all examples": lambda field, tuning, site: field,
     "half of them": lambda field, tuning, site: of_some(field, len(field.labels) // 2),
     "another half": lambda field, tuning, site: of_some(field, len(field.labels) // 2, 1),
-    "clusters, 1,000": lambda field, tuning, site: clustered_field(
-        field, 1000, torch.Generator().manual_seed(0)
+    "clusters, 1,800": lambda field, tuning, site: clustered_field(
+        field, 1800, torch.Generator().manual_seed(0)
     ),
+    "distilled, 1,800": fitted(1800),
     "distilled, 1,000": fitted(1000),
-    "distilled, 3,000": fitted(3000),
-    "classes alone": fitted(1000, BLENDS=0),
-    "λ = 1": fitted(1000, OF_CLASS=1.0),
-    "λ = 16": fitted(1000, OF_CLASS=16.0),
-    "250 steps": fitted(1000, STEPS=250),
+    "classes alone": fitted(1800, BLENDS=0),
+    "λ = 1": fitted(1800, OF_CLASS=1.0),
+    "λ = 16": fitted(1800, OF_CLASS=16.0),
+    "120 steps, 8,000 rows": fitted(1800, STEPS=120, MOST_ROWS=8000),
 }
 
 

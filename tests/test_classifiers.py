@@ -230,7 +230,7 @@ def made(kind, maker, **options):
     net = NETS[kind.name]
     if maker == "wrap":
         return qipf.wrap(net, field=qipf.QIPF(orders=(1,), max_centers=100), **options)
-    return LayeredQIPF(net, max_centers=200, max_tuning=60, **options)
+    return LayeredQIPF(net, max_centers=200, max_tuning=60, reduction="random", **options)
 
 
 def calibrated(kind, maker):

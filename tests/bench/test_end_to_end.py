@@ -167,7 +167,7 @@ def test_every_number_of_a_run_follows_from_the_networks_outputs(out):
         ("rotation", 90.0): np.rot90(images, axes=(2, 3)).copy(),
         ("svhn", 0.0): np.concatenate([images, UNSEEN.numpy()]),
     }
-    layers = LayeredQIPF(network, random_state=0, max_centers=TRAIN)
+    layers = LayeredQIPF(network, random_state=0, max_centers=TRAIN, reduction="random")
     layers.fit([(SMALL.train_images / 255, SMALL.train_labels)])
     records = read_results(out)
     assert len(records) == len(shown) * len(SUITE.methods)

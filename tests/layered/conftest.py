@@ -6,7 +6,7 @@ import torch
 from qipf import LayeredQIPF
 from tests.stored.write_files import layered, layered_data, layered_network
 
-FEW = {"max_centers": 40, "max_tuning": 50}
+FEW = {"max_centers": 40, "max_tuning": 50, "reduction": "random"}
 
 
 def batches(data, size=60):

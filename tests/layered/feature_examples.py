@@ -2,7 +2,7 @@
 
 import numpy as np
 
-FEW = {"max_centers": 200, "max_tuning": 60}
+FEW = {"max_centers": 200, "max_tuning": 60, "reduction": "random"}
 
 
 def examples(count, seed, classes=4):

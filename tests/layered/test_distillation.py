@@ -123,7 +123,7 @@ def test_cross_entropy_of_the_classes():
     assert cross_entropy(full, points[:0], labels[:0]) == 0
 
 
-@pytest.mark.parametrize(("classes", "size"), [(2, 1000), (10, 1000), (50, 1000), (150, 3000)])
+@pytest.mark.parametrize(("classes", "size"), [(2, 1800), (10, 1800), (90, 1800), (150, 3000)])
 def test_size_of_a_distilled_field(classes, size):
     assert distilled_size(classes) == size
 
@@ -291,7 +291,7 @@ def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 20)
     options = {"reduction": "distilled", "max_centers": 12, "max_tuning": 50}
     model = qipf.LayeredQIPF(net, **options).fit(batches(data))
-    again = qipf.LayeredQIPF(net, **options).fit(batches(data))
+    again = qipf.LayeredQIPF(net, **{**options, "reduction": "auto"}).fit(batches(data))
     assert torch.equal(model.uncertainty(fresh), again.uncertainty(fresh))
     assert all(len(field.embeddings) <= 12 for field in model.fields_)
     labels = data[1]
@@ -305,6 +305,19 @@ def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
     assert torch.equal(loaded.uncertainty(fresh), model.uncertainty(fresh))
     assert loaded.reduction == "distilled"
     assert "weighted centres" in model.summary()
+
+
+@pytest.mark.slow
+def test_few_examples_are_the_centres_and_are_not_copied(net, data, fresh, monkeypatch):
+    every = qipf.LayeredQIPF(net, reduction="random", max_tuning=50).fit(batches(data))
+    monkeypatch.setattr("qipf.layered.holdout._add_copies", None)
+    model = qipf.LayeredQIPF(net, max_tuning=50).fit(batches(data))
+    assert torch.equal(model.uncertainty(fresh), every.uncertainty(fresh))
+
+
+def test_distilled_fields_of_at_most_four_layers(net):
+    assert qipf.LayeredQIPF(net)._most_layers() == 4
+    assert qipf.LayeredQIPF(net, reduction="random")._most_layers() is None
 
 
 @pytest.mark.slow
@@ -325,9 +338,9 @@ def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
 
 
 def test_the_fit_is_that_of_the_measured_results():
-    assert (distillation.STEPS, distillation.BATCH) == (120, 512)
+    assert (distillation.STEPS, distillation.BATCH) == (480, 512)
     assert distillation.RATES == (5e-3, 5e-2, 1e-2)
-    assert (distillation.MOST_ROWS, distillation.LLOYD) == (8000, 6)
+    assert (distillation.MOST_ROWS, distillation.LLOYD) == (60_000, 6)
     assert (distillation.BLENDS, distillation.MOST_CENTERS) == (16_000, 20_000)
     assert (distillation.SECOND, distillation.NOISE) == (0.9, 0.7)
     assert (distillation.OF_CLASS, distillation.LOWEST) == (4.0, 15.0)

@@ -58,7 +58,7 @@ def test_a_copy_cannot_be_named_clean():
 @pytest.mark.parametrize("centers", [200, 400])  # a sample of the training examples, or all
 def test_neither_training_nor_held_out_examples_calibrate(centers):
     other = examples(500, 7)
-    model = FeatureQIPF(max_centers=centers, max_tuning=60).fit(*TRAIN, held_out=other)
+    model = FeatureQIPF(**{**FEW, "max_centers": centers}).fit(*TRAIN, held_out=other)
     assert model.training_sample().total == 900
     assert len(model.training_sample().rows) == 900 * centers // 400
     for seen in (TRAIN, other):

@@ -14,6 +14,7 @@ from qipf.export import onnx as checking
 from qipf.storage.save_load import fingerprint
 from tests.export.conftest import to_judge
 from tests.export.test_onnx import relative, run
+from tests.layered.conftest import fitted
 from tests.stored.write_files import layered, layered_data, layered_network
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("onnx_operators")]
@@ -46,7 +47,7 @@ def conv(images):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(images[0]), images[1]).backward()
         optimizer.step()
-    model = LayeredQIPF(net, max_centers=300, max_tuning=60).fit([images])
+    model = LayeredQIPF(net, max_centers=300, max_tuning=60, reduction="random").fit([images])
     assert model.weights_[0] < 1  # its layers are used
     return model
 
@@ -132,7 +133,7 @@ def test_certainty_stays_finite_and_a_missing_class_is_left_to_the_softmax(tmp_p
     with torch.no_grad():
         net[4].weight *= 1000
     with pytest.warns(QIPFWarning, match="no training examples of class 2"):
-        model = LayeredQIPF(net, max_centers=40, max_tuning=50).fit([(inputs, labels)])
+        model = fitted(net, (inputs, labels))
     written = model.export_onnx(tmp_path / "model.onnx", check=False)  # compared here
     assert written.centers == max(len(field.embeddings) for field in model.fields_) <= 40
     got = run(written.path, input=inputs.numpy())

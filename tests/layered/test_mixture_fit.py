@@ -121,6 +121,14 @@ def test_a_layer_stays_by_its_weight_or_by_its_share_in_the_uncertainty(monkeypa
     assert list(fit_mixture(FIELDS, TUNING)[0]) == [GOOD, FAIR, USELESS]
 
 
+def test_at_most_so_many_layers_stay_those_with_the_largest_weights():
+    fields, weights, _ = fit_mixture(FIELDS, TUNING, most=1)
+    assert list(fields) == [GOOD]
+    torch.testing.assert_close(weights, likeliest_weights(likelihoods(fields)))
+    assert list(fit_mixture(FIELDS, TUNING, 0.0, most=2)[0]) == [GOOD, FAIR]
+    assert list(fit_mixture(FIELDS, TUNING, 0.0, most=3)[0]) == [GOOD, FAIR, USELESS]
+
+
 def test_layers_that_were_named_stay():
     fields, weights, _ = fit_mixture(FIELDS, TUNING, 0.0)
     assert list(fields) == [GOOD, FAIR, USELESS]

@@ -89,7 +89,9 @@ def feature_arrays(count: int, seed: int) -> tuple[dict[str, np.ndarray], np.nda
 
 def write_features() -> None:
     """A model of given features, and its scores of a few rows."""
-    model = qipf.FeatureQIPF(max_centers=40, max_tuning=50).fit(*feature_arrays(300, 1))
+    model = qipf.FeatureQIPF(max_centers=40, max_tuning=50, reduction="random").fit(
+        *feature_arrays(300, 1)
+    )
     model.calibrate(*feature_arrays(400, 2)).accept_rule(max_risk=0.1)
     path = HERE / f"features-v{FORMAT_VERSION}.qipf"
     qipf.save(model, path)

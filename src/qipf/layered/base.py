@@ -17,7 +17,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import TuningPosteriors, evidence_of, thinning
+from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
@@ -95,21 +95,24 @@ class LayeredModel(CalibrationMixin):
     def _examples(self) -> int:
         """Number of training examples to keep."""
         centers = int(self.max_centers)
-        return centers if self.reduction in ("auto", "random") else max(centers, MOST_EXAMPLES)
+        return centers if self.reduction == "random" else max(centers, MOST_EXAMPLES)
 
     def _condensed(self, classes: int) -> int | None:
         """Number of centres that a layer's examples are condensed to; None for all of them."""
         centers = int(self.max_centers)
         if self._distillation_seed() is not None and centers == MOST_EXAMPLES:
             return distilled_size(classes)
-        return None if self.reduction in ("auto", "random") else centers
+        return None if self.reduction == "random" else centers
 
     def _most_tuning(self) -> int:
         """Largest number of examples to hold out."""
         return min(int(self.max_tuning), EFFORTS[self.effort].tuning)
 
     def _distillation_seed(self) -> int | None:
-        return int(self.random_state) if self.reduction == "distilled" else None
+        return int(self.random_state) if self.reduction in ("auto", "distilled") else None
+
+    def _most_layers(self) -> int | None:
+        return None if self._distillation_seed() is None else MOST_LAYERS
 
     def _scorer(self, device: torch.device) -> Scorer:
         """What scores on this device; prepared once."""
@@ -231,7 +234,7 @@ class LayeredModel(CalibrationMixin):
         if max_centers is not None:
             raise QIPFInputError(
                 "max_centers= is for fields of logits. For a smaller file fit "
-                f"{type(self).__name__} with reduction='distilled' and max_centers=...."
+                f"{type(self).__name__} with max_centers=...."
             )
         metadata: dict[str, Any] = {
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),

@@ -28,10 +28,10 @@ from qipf.progress import progress
 FEWEST = 1e-30
 
 #: Centres of a layer's field, if no other number is wanted: at least this many, and for each class.
-DISTILLED, EACH_CLASS = 1000, 20
+DISTILLED, EACH_CLASS = 1800, 20
 
 #: Most training rows of the fit; the copies come on top.
-MOST_ROWS = 8000
+MOST_ROWS = 60_000
 
 #: Blends of the fit, and centres of the field that gives their targets.
 BLENDS, MOST_CENTERS = 16_000, 20_000
@@ -49,7 +49,7 @@ VALIDATION = 10
 LLOYD, COMPARED = 6, 8192
 
 #: Steps of Adam, rows of each, and the largest rates of places, log weights and log bandwidth.
-STEPS, BATCH, RATES = 120, 512, (5e-3, 5e-2, 1e-2)
+STEPS, BATCH, RATES = 480, 512, (5e-3, 5e-2, 1e-2)
 
 #: The bandwidth stays within this factor of the field's.
 FACTOR = 4.0

@@ -150,7 +150,8 @@ class FeatureQIPF(LayeredModel):
                     sets["clean"], tuning.labels, whole[paired], truth[paired], seed
                 )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
-        if self._distillation_seed() is not None:
+        size = self._condensed(classes)
+        if self._distillation_seed() is not None and size is not None and size < len(order):
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:
@@ -173,11 +174,11 @@ class FeatureQIPF(LayeredModel):
                 tuple(whole.rows),
                 classes,
                 int(self.max_dimension),
-                self._condensed(classes),
+                size,
                 self._distillation_seed(),
                 EFFORTS[self.effort],
             )
-            fields, weights, posteriors = fit_mixture(fields, tuning)
+            fields, weights, posteriors = fit_mixture(fields, tuning, most=self._most_layers())
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)

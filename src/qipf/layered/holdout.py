@@ -250,7 +250,8 @@ def _add_copies(
         numbers = torch.arange(group.rows)
         for number, (family, strongest) in enumerate(progress(families, "copying")):
             for level in range(LEVELS):
-                chosen = (numbers % step == number % step) & (numbers // step % LEVELS == level)
+                chosen = numbers % step == number % step
+                chosen &= (numbers // step + number) % LEVELS == level
                 index = chosen.nonzero()[:, 0]
                 if not len(index):
                     continue

@@ -125,6 +125,9 @@ WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)
 #: Layers with a smaller weight in the mixture, and in the uncertainty, are left out.
 LEAST = 0.05
 
+#: Most layers with distilled fields, which are meant to cost little.
+MOST_LAYERS = 4
+
 #: Number of tuning rows, about: fewer than twice as many.
 TUNING_ROWS = 8000
 
@@ -200,13 +203,17 @@ class FittedMixture(NamedTuple):
 
 
 def fit_mixture(
-    fields: Mapping[LayerSite, ClassField], tuning: Tuning, least: float = LEAST
+    fields: Mapping[LayerSite, ClassField],
+    tuning: Tuning,
+    least: float = LEAST,
+    most: int | None = None,
 ) -> FittedMixture:
     """The mixture of the softmax and the fields.
 
     Its weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
     layer keeps the bandwidth with the largest weight. Layers whose weights in the mixture and in
-    the uncertainty are both below `least` are left out. The softmax is used alone, with a warning,
+    the uncertainty are both below `least` are left out, and those with the smallest weights if they
+    are more than `most`. The softmax is used alone, with a warning,
     if there are too few examples or no errors, or if the layers do not help to detect errors.
     """
     if not tuning.sets:
@@ -220,6 +227,8 @@ def fit_mixture(
     found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
     weights = likeliest_weights(found.truth)
     heard = torch.maximum(weights, found.importances(weights))[1:].tolist()
+    if most is not None and most < len(heard):
+        least = max(least, sorted(heard)[-most])
     least = min(least, max(heard))  # the layer with the largest weight always stays
     kept = {site: 1 + i for i, site in enumerate(fields) if heard[i] >= least}
     found = found.columns([0, *kept.values()])

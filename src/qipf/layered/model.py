@@ -68,11 +68,11 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         whose outputs to use.
     max_centers : largest number of centres of a layer's field. Time, memory and files grow with
         them.
-    reduction : ``"random"``, which ``"auto"`` stands for, makes training examples the centres;
-        ``"coreset"`` condenses up to 60,000 examples into weighted centres, at least one for each
-        class; ``"distilled"`` fits fewer centres to the classes of examples and perturbed copies
-        and to the field of all examples: 1,000, or 20 for each of many classes, unless
-        `max_centers` is another number than 60,000.
+    reduction : ``"distilled"``, which ``"auto"`` stands for, fits few weighted centres to the
+        classes of up to 60,000 examples and of perturbed copies, and to the field of all examples:
+        1,800, or 20 for each of many classes, unless `max_centers` is another number than 60,000;
+        ``"random"`` makes all training examples the centres, or a sample of `max_centers`;
+        ``"coreset"`` condenses them into weighted centres, at least one for each class.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
@@ -145,7 +145,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 
-        least = LEAST if isinstance(self.layers, str) else 0.0  # named layers are all kept
+        # named layers are all kept
+        named = not isinstance(self.layers, str)
+        least, most = (0.0, None) if named else (LEAST, self._most_layers())
         with evaluating(self.net), torch.no_grad():
             batched = batches(loader, self.net, "fit", "reading layers")
             seed = self._distillation_seed()
@@ -157,21 +159,22 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 random,
                 0 if seed is None else COPIED,
             )
+            size = self._condensed(classes)
+            fewer = size is not None and size < len(centers[PLACES])
             tuning = tuning_sets(
-                self.net, held, sites, classes, int(self.random_state), copied, effort
+                self.net,
+                held,
+                sites,
+                classes,
+                int(self.random_state),
+                copied if fewer else None,
+                effort,
             )
             with full_precision(device_of(self.net)):
                 fields = chosen_fields(
-                    centers,
-                    tuning,
-                    sites,
-                    classes,
-                    int(self.max_dimension),
-                    self._condensed(classes),
-                    seed,
-                    effort,
+                    centers, tuning, sites, classes, int(self.max_dimension), size, seed, effort
                 )
-                fields, weights, posteriors = fit_mixture(fields, tuning, least)
+                fields, weights, posteriors = fit_mixture(fields, tuning, least, most)
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
         with self._changed() as model, torch.no_grad():

@@ -34,9 +34,8 @@ def test_the_tuning_inputs_are_those_of_layered_qipf(clean, monkeypatch):
     ours = set(seen)
     seen.clear()
     images = clean.images.float() / 255
-    LayeredQIPF(clean.network, max_centers=100, random_state=clean.seed).fit(
-        [(images, clean.labels)]
-    )
+    model = LayeredQIPF(clean.network, max_centers=100, reduction="random", random_state=clean.seed)
+    model.fit([(images, clean.labels)])
     assert ours == set(seen)
     assert len(ours) > 20  # clean, and nine families at three strengths, some of which coincide
     assert len(data.labels) == len(data.batch.logits) >= 20 * min(EXAMPLES, len(images) // 5)
