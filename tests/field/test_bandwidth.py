@@ -10,6 +10,7 @@ from qipf import QIPF, QIPFInputError
 from qipf.field.bandwidth import (
     FACTORS,
     Split,
+    _screening_rows,
     choose_factor,
     nearness_to_error,
     silverman,
@@ -254,6 +255,30 @@ def test_detection_finds_the_width_that_a_direct_search_finds(every, criterion):
     # only the order of the nearness matters
     for monotone in (np.sinh(nearness / 50), 3 * nearness):
         assert_same(chosen(centers, held_out, monotone), choice)
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_of_many_rows_a_sample_selects_the_factors_that_all_rows_compare(labelled, monkeypatch):
+    rows = make_logits(900).double()
+    centers, held_out = rows[:600], rows[600:]
+    nearness = nearness_to_error(np.arange(300) % 75 == 0, held_out) if labelled else None
+    whole = chosen(centers, held_out, nearness)
+    monkeypatch.setattr("qipf.field.bandwidth.SCREENED", 80)
+    screened = chosen(centers, held_out, nearness)
+    assert len(screened.scores) == 2
+    assert screened.scores == {factor: whole.scores[factor] for factor in screened.scores}
+    assert_same(screened._replace(scores=whole.scores), whole)
+    # one factor, and few rows, are not screened
+    assert len(chosen(centers, held_out, nearness, factors=(2.0,)).scores) == 1
+    few = None if nearness is None else nearness[:160]
+    assert len(chosen(centers, held_out[:160], few).scores) == len(FACTORS)
+
+
+def test_the_sample_has_rows_of_both_kinds(monkeypatch):
+    monkeypatch.setattr("qipf.field.bandwidth.SCREENED", 3)
+    wanted = np.array([0, 0, 0, 0, 1, 0, 1, 0], bool)
+    assert _screening_rows(wanted).tolist() == [4, 6, 0, 1, 2]
+    assert _screening_rows(None).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_with_enough_errors_near_errors_are_not_used():

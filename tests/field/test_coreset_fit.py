@@ -8,7 +8,6 @@ from scipy.stats import spearmanr
 from qipf.field import coreset_fit
 from qipf.field.coreset import CoresetStream, coreset
 from qipf.field.coreset_fit import (
-    BLOCKS,
     FRACTIONS,
     Mixture,
     Target,
@@ -116,7 +115,7 @@ def test_probes_are_made_from_every_cluster_alike():
     centers = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     deviation = torch.ones(3).double()
     places = probes(centers, 0.0, deviation, 1000, np.random.RandomState(0)).numpy()
-    assert places.shape == (1000 // (5 * BLOCKS) * 5 * BLOCKS, 3)
+    assert places.shape == (1000, 3)
     known = {tuple(row) for row in centers.tolist()}
     same, _, between, drawn_in, drawn_out = (places[kind::5] for kind in range(5))
     assert {tuple(row) for row in same.tolist()} <= known
@@ -238,12 +237,12 @@ def test_no_fit_where_none_is_needed_or_possible(rows):
 
 
 def test_the_number_of_probes_is_bounded(rows, monkeypatch):
-    assert coreset_fit._probe_count(500, 10, 60_000) == 32_000
-    assert coreset_fit._probe_count(500, 10, 8000.0) == 8000  # no more than rows
-    assert coreset_fit._probe_count(10, 10, 60_000) == coreset_fit._probe_count(10, 10, 50) == 4096
-    for clouds, dimension in ((1, 1), (2000, 10), (2000, 128), (10_000, 4096)):
-        pairs = clouds * coreset_fit._probe_count(clouds, dimension, 1e6)
-        assert pairs * max(dimension, 16) <= 16 * coreset_fit.PAIRS
+    assert coreset_fit._probe_count(200, 60_000) == 12_800
+    assert coreset_fit._probe_count(500, 60_000) == coreset_fit.MOST_PROBES
+    assert coreset_fit._probe_count(500, 8000.0) == 8000  # no more than rows
+    assert coreset_fit._probe_count(10, 60_000) == coreset_fit._probe_count(10, 50) == 4096
+    for centers in (1, 6000, 10_000, 100_000):
+        assert centers * coreset_fit._probe_count(centers, 1e6) <= coreset_fit.PAIRS
     unfitted = coreset(rows[:100], 10)
     monkeypatch.setattr(coreset_fit, "PAIRS", 99)
     assert fit_coreset(unfitted, plain(rows[:100]), 9.0, np.random.RandomState(0), CPU) is unfitted
@@ -312,14 +311,38 @@ def test_a_stream_is_fitted_to_all_its_rows(rows):
 
 @pytest.mark.parametrize("dimension", [16, 17])
 def test_only_short_rows_are_fitted(dimension, monkeypatch):
-    monkeypatch.setattr(coreset_fit, "STEPS", 1)
     rows = torch.randn(300, dimension, generator=torch.Generator().manual_seed(0))
     whole = Coreset.of_rows(rows)
     small = Coreset(rows[:10], torch.full((10,), 30.0).double(), spread=0.8)
     reached = []
-    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, target: reached.append(1) or start)
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, *_: reached.append(1) or start)
     fit_coreset(small, whole, 2.0, np.random.RandomState(0), torch.device("cpu"))
     assert reached == ([1] if dimension == 16 else [])
+
+
+def test_steps_are_those_of_adam(rows, monkeypatch):
+    """Written out in the module; here with `torch.optim` on the same batches."""
+    monkeypatch.setattr(coreset_fit, "BATCH", 32)
+    monkeypatch.setattr(coreset_fit, "PASSES", 2)
+    places = rows[:80].double() / 6
+    target = Target.at(places, field_of("reference", rows.double() / 6, 1.0)(places))
+    start = Mixture(places[::8].clone(), torch.zeros(10).double(), torch.tensor(-1.0).double())
+    found = coreset_fit._minimize(start, target, np.random.RandomState(3))
+    random = np.random.RandomState(3)
+    order = np.concatenate([random.permutation(80) for _ in range(2)])
+    expected = Mixture(*(part.clone().requires_grad_() for part in start))
+    adam = torch.optim.Adam(expected, lr=coreset_fit.RATE, betas=(0.9, 0.95), eps=1e-30)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, 5)
+    for batch in np.split(order, range(32, 160, 32)):
+        adam.zero_grad()
+        part = Target(*(values[torch.from_numpy(batch)] for values in target))
+        part.loss(*expected.field(part.points)).backward()
+        adam.step()
+        schedule.step()
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs.detach(), rtol=1e-9, atol=1e-12)
+    before, after = (float(target.loss(*part.field(places))) for part in (start, found))
+    assert after < before
 
 
 class Scripted:
@@ -387,7 +410,7 @@ def test_hardly_fewer_centres_than_rows_are_not_fitted(monkeypatch):
     rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).double()
     small = coreset(rows, 31)
     fitted = []
-    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, target: fitted.append(1) or start)
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, *_: fitted.append(1) or start)
     random = np.random.RandomState(0)
     assert fit_coreset(small, plain(rows), 1.0, random, CPU) is small
     assert not fitted
@@ -399,7 +422,7 @@ def test_hardly_fewer_centres_than_rows_are_not_fitted(monkeypatch):
 def start_of_the_fit(monkeypatch, whole, small, sigma):
     """The mixture from which `fit_coreset` starts; it stays there."""
     starts = []
-    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, _: starts.append(start) or start)
+    monkeypatch.setattr(coreset_fit, "_minimize", lambda start, *_: starts.append(start) or start)
     fitted = fit_coreset(small, whole, sigma, np.random.RandomState(0), CPU)
     return fitted, starts
 

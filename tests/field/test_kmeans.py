@@ -8,16 +8,25 @@ from qipf.field import kmeans
 
 
 def test_scores_rank_the_centres_by_distance_in_memory_that_is_reused(monkeypatch):
-    monkeypatch.setattr(kmeans, "SCORES_PER_BLOCK", 4 * 5 + 1)
+    monkeypatch.setattr(kmeans, "SCORES_PER_BLOCK", {"cpu": 4 * 64 + 1})
     random = torch.Generator().manual_seed(0)
     rows, centers = (torch.randn(n, 3, generator=random).double() for n in (10, 5))
     nearest, places = [], set()
     for scores in kmeans._scores(rows, centers):
-        nearest.append(scores.argmax(1))
+        nearest.append(kmeans._largest(scores))
         places.add(scores.data_ptr())
     assert [len(part) for part in nearest] == [4, 4, 2]
     assert torch.equal(torch.cat(nearest), torch.cdist(rows, centers).argmin(1))
     assert len(places) == 1
+
+
+@pytest.mark.parametrize("groups", [1, 2, 9])
+def test_the_largest_of_groups_is_the_largest_of_all(groups):
+    generator = torch.Generator().manual_seed(groups)
+    scores = torch.randn(200, 64 * groups, generator=generator)
+    scores[:, -5:] = -torch.inf  # columns that fill up the last group
+    assert torch.equal(kmeans._largest(scores), scores.argmax(1))
+    assert kmeans._largest(torch.zeros(3, 64 * groups)).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("outlier", "dtype"), [(25.0, torch.float32), (1000.0, torch.float64)])

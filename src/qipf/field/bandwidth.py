@@ -40,6 +40,11 @@ ENOUGH_ERRORS, ROWS_PER_ERROR = 30, 10
 FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
 
 
+#: Of many held-out rows, this many of those to detect and of the others compare all factors; the
+#: best `FINALISTS` are then compared on all rows.
+SCREENED, FINALISTS = 1000, 2
+
+
 class Split(NamedTuple):
     """Centres of a field, and rows that are not among them."""
 
@@ -52,7 +57,7 @@ class Choice(NamedTuple):
 
     factor: float
     criterion: str  # "error detection", "errors and near errors" or "likelihood"
-    scores: dict[float, float]  # by factor: ROC-AUC, or mean log-likelihood
+    scores: dict[float, float]  # by factor, on all rows: ROC-AUC, or mean log-likelihood
     uncertainty: np.ndarray  # (H,) of the held-out rows by that factor, without energies
     wanted: np.ndarray | None  # (H,) those that were to be detected
 
@@ -106,28 +111,52 @@ def choose_factor(
     Where `nearness` is known: the best ROC-AUC of the uncertainty in detecting the errors and,
     while they are few, the near errors (`to_detect`); ties are broken by likelihood. Where it is
     not, or fewer than ten are to be detected or not to be detected: the best mean log-likelihood,
-    :math:`\log\rho - d\log\sigma`. Each factor takes one evaluation of every split.
+    :math:`\log\rho - d\log\sigma`. Of many held-out rows, a sample selects the best factors first.
     """
-    scores: dict[float, tuple[float, float]] = {}  # ROC-AUC, mean log-likelihood
-    uncertainties: dict[float, np.ndarray] = {}
     wanted, criterion = (None, "likelihood") if nearness is None else to_detect(nearness)
-    widths = [silverman_of(split.inside) for split in splits]
-    for factor in progress(factors, "choosing the bandwidth"):
+    fields = [(split, silverman_of(split.inside)) for split in splits]
+
+    def evaluated(
+        factor: float, rows: Tensor | None, wanted: np.ndarray | None
+    ) -> tuple[tuple[float, float], np.ndarray]:
+        """ROC-AUC and mean log-likelihood of a factor, and the uncertainties of the rows."""
         likelihoods, parts = [], []
-        for (inside, held_out), width in zip(splits, widths, strict=True):
+        for (inside, held_out), width in fields:
             sigma = factor * width
             field = field_of(engine, inside.centers, sigma, inside.log_weights, inside.spread)
-            moments = field(held_out)
+            moments = field(held_out if rows is None else held_out[rows])
             likelihoods.append(moments.log_density - held_out.shape[1] * np.log(sigma))
             # ground energies shift all uncertainties equally, which does not change their ranks
             parts.append(bare_modes(moments, sigma, orders, softening, normalization).mean(1))
-        uncertainties[factor] = torch.cat(parts).cpu().numpy()
-        found = 0.0 if wanted is None else roc_auc(uncertainties[factor], wanted)
-        scores[factor] = float(found), float(torch.cat(likelihoods).mean())
-    best = max(factors, key=scores.__getitem__)
+        uncertainty = torch.cat(parts).cpu().numpy()
+        found = 0.0 if wanted is None else float(roc_auc(uncertainty, wanted))
+        return (found, float(torch.cat(likelihoods).mean())), uncertainty
+
+    if len(splits) == 1 and len(splits[0].held_out) > 2 * SCREENED and len(factors) > FINALISTS:
+        rows = _screening_rows(wanted)
+        part = None if wanted is None else wanted[rows]
+        chosen = torch.from_numpy(rows).to(splits[0].held_out.device)
+        screened = {
+            factor: evaluated(factor, chosen, part)[0]
+            for factor in progress(factors, "choosing the bandwidth")
+        }
+        factors = sorted(factors, key=screened.__getitem__)[-FINALISTS:]
+    found = {
+        factor: evaluated(factor, None, wanted)
+        for factor in progress(factors, "choosing the bandwidth")
+    }
+    best = max(factors, key=lambda factor: found[factor][0])
     used = 1 if wanted is None else 0
-    by_factor = {factor: pair[used] for factor, pair in scores.items()}
-    return Choice(best, criterion, by_factor, uncertainties[best], wanted)
+    scores = {factor: pair[used] for factor, (pair, _) in found.items()}
+    return Choice(best, criterion, scores, found[best][1], wanted)
+
+
+def _screening_rows(wanted: np.ndarray | None) -> np.ndarray:
+    """The first rows of each kind; held-out rows are in random order."""
+    if wanted is None:
+        return np.arange(2 * SCREENED)
+    kinds = (np.flatnonzero(wanted), np.flatnonzero(~wanted))
+    return np.concatenate([kind[:SCREENED] for kind in kinds])
 
 
 def silverman_of(rows: Coreset) -> float:

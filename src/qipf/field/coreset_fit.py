@@ -26,17 +26,17 @@ import torch
 from torch import Tensor
 
 from qipf.field.engines import Moments
-from qipf.field.engines.attention import BLOCKS, differentiable_averages
+from qipf.field.engines.attention import differentiable_averages
 from qipf.field.kernel import Coreset, field_of
 from qipf.field.potential import curvature
-from qipf.progress import progress_bar
+from qipf.progress import progress
 
 #: Probes per centre, but no more than rows: the field of few rows is fitted as well with fewer, in
-#: less time. And the least number of probes.
-PROBES_PER_CENTER, FEWEST_PROBES = 64, 2**12
+#: less time. And the least and the largest number of probes.
+PROBES_PER_CENTER, FEWEST_PROBES, MOST_PROBES = 64, 2**12, 24_000
 
-#: Largest number of pairs of a probe and a centre, in up to 16 dimensions; fewer in more.
-PAIRS = 3 * 2**24
+#: Largest number of pairs of a probe and a centre, and of such pairs in all passes of the fit.
+PAIRS, ALL_PAIRS = 10**8, 5 * 10**8
 
 #: Longer rows are not fitted: in 32 dimensions and more the fit takes seconds and hardly improves
 #: on the k-means centres (results/coresets-dimension.csv).
@@ -46,8 +46,11 @@ LONGEST_FITTED = 16
 #: as long as for many rows, was no better on validation.
 ROWS_PER_CENTER = 2
 
-#: Steps of L-BFGS. Agreement at other points hardly improves after that.
-STEPS = 25
+#: Most passes of Adam over the probes, probes in a step, and its largest step, in bandwidths.
+PASSES, BATCH, RATE = 8, 128, 5e-3
+
+#: Adam's averages of slopes and of their squares; the last keeps a quotient of zeros finite.
+MEANS, SQUARES, TINY = 0.9, 0.95, 1e-30
 
 #: Rows, and other probes, to validate the fit on, at most.
 VALIDATION = 2**11
@@ -93,7 +96,7 @@ def fit_coreset(
     mean = (shares @ (whole.centers.cpu().double() / unit)) * unit
     rows = (whole.centers.cpu().double() - mean) / bandwidth
     reach = float(rows.abs().max())
-    count = _probe_count(len(small.centers), rows.shape[1], whole.count)
+    count = _probe_count(len(small.centers), whole.count)
     if not reach < FARTHEST or count < small.centers.shape[0]:
         return small
     dtype = torch.float32 if reach < REACH else torch.float64
@@ -120,7 +123,7 @@ def fit_coreset(
         small.log_weights.cpu().to(dtype),
         torch.tensor(2 * (math.log(small.spread) - math.log(bandwidth)), dtype=dtype),
     )
-    end = _minimize(start, Target.at(training, moments_at(training)))
+    end = _minimize(start, Target.at(training, moments_at(training)), random)
     best = _best_between(start, end, validation)
     if best is start:
         return small
@@ -142,10 +145,10 @@ def _best_between(start: "Mixture", end: "Mixture", validation: "tuple[Target, .
     return best
 
 
-def _probe_count(centers: int, dimension: int, rows: float) -> int:
+def _probe_count(centers: int, rows: float) -> int:
     """Number of probes; with fewer than centres, the fit would be underdetermined."""
     wanted = max(min(PROBES_PER_CENTER * centers, int(rows)), FEWEST_PROBES)
-    return min(wanted, 16 * PAIRS // (centers * max(dimension, 16)))
+    return min(wanted, MOST_PROBES, PAIRS // centers)
 
 
 def probes(
@@ -161,7 +164,7 @@ def probes(
     Corrupted inputs give logits nearer to the mean, or between those of different classes, more
     often than beyond all known ones.
     """
-    each, d = count // (5 * BLOCKS) * BLOCKS, centers.shape[1]
+    each, d = count // 5, centers.shape[1]
     means = centers.numpy()
 
     def in_clusters() -> np.ndarray:  # (each, d)
@@ -233,12 +236,14 @@ class Target(NamedTuple):
     def rank_error(self, mixture: "Mixture") -> float:
         """Mean squared differences between the ranks of the mixture's values and the true ranks.
 
-        Infinite where the mixture's field is not finite.
+        Infinite where the mixture is not finite.
         """
-        with torch.no_grad():
-            found = mixture.field(self.points)
-        if not all(bool(torch.isfinite(values).all()) for values in found):
+        if not all(bool(torch.isfinite(part).all()) for part in mixture):
             return math.inf
+        spread = math.exp(float(mixture.log_variance) / 2)
+        field = field_of("auto", mixture.centers, 1.0, mixture.log_weights, spread)
+        moments = field(self.points)
+        found = moments.log_density, curvature(moments, 1.0)
         pairs = zip(found, (self.log_density, self.curvature), strict=True)
         return sum(float((_ranks(one) - _ranks(two)).square().mean()) for one, two in pairs)
 
@@ -279,7 +284,9 @@ class Mixture(NamedTuple):
         """Linear interpolation between this mixture and `end`."""
         return Mixture(*(torch.lerp(a, b, fraction) for a, b in zip(self, end, strict=True)))
 
-    def field(self, points: Tensor) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+    def field(
+        self, points: Tensor, memory: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         r"""log ρ and K at the points.
 
         With :math:`a = 1/(1+\tau^2)`, from softmax averages of scores
@@ -290,7 +297,7 @@ class Mixture(NamedTuple):
         a = 1 / (1 + variance)
         squares = torch.linalg.vecdot(c, c)
         bias = torch.log_softmax(self.log_weights, 0) - a * squares / 2
-        lse, mean, mean_square = differentiable_averages(points, a * c, bias, c, squares)
+        lse, mean, mean_square = differentiable_averages(points, a * c, bias, c, squares, memory)
         here = torch.linalg.vecdot(points, points)
         log_density = lse - a * here / 2 + d / 2 * a.log()
         m1 = mean - points
@@ -299,26 +306,29 @@ class Mixture(NamedTuple):
         return log_density, m2 / 4 - m1_squared / 8 - d / 4
 
 
-def _minimize(start: Mixture, target: Target) -> Mixture:
-    """Mixture of lower loss than the start, after some steps of L-BFGS."""
+def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> Mixture:
+    """Mixture of lower loss than the start, by Adam on batches of the target's points.
+
+    Written out: the first use of `torch.optim` imports a compiler, which takes longer than the fit.
+    """
+    count = target.points.shape[0]
+    passes = min(PASSES, max(1, ALL_PAIRS // (count * start.centers.shape[0])))
+    steps = -(-count * passes // BATCH)
+    order = np.concatenate([random.permutation(count) for _ in range(passes)])
     mixture = Mixture(*(part.clone().requires_grad_() for part in start))
-    optimizer = torch.optim.LBFGS(
-        list(mixture),
-        max_iter=STEPS,
-        history_size=STEPS,
-        line_search_fn="strong_wolfe",
-        tolerance_grad=0,
-        tolerance_change=0,
-    )
-    with progress_bar("fitting centres", total=STEPS * 5 // 4, unit="steps") as bar:
-
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            loss = target.loss(*mixture.field(target.points))
-            loss.backward()
-            bar.update(1)
-            return loss
-
+    means, squares = ([torch.zeros_like(part) for part in start] for _ in range(2))
+    memory = start.centers.new_empty(2, min(BATCH, count), len(start.centers))
+    for step in progress(range(1, steps + 1), "fitting centres"):
+        batch = torch.from_numpy(order[(step - 1) * BATCH : step * BATCH])
+        part = Target(*(values[batch] for values in target))
         with torch.enable_grad():
-            optimizer.step(closure)
+            loss = part.loss(*mixture.field(part.points, memory))
+        slopes = torch.autograd.grad(loss, list(mixture))
+        rate = RATE * (1 + math.cos(math.pi * (step - 1) / steps)) / 2
+        rate *= math.sqrt(1 - SQUARES**step) / (1 - MEANS**step)
+        with torch.no_grad():
+            for value, slope, mean, square in zip(mixture, slopes, means, squares, strict=True):
+                mean.lerp_(slope, 1 - MEANS)
+                square.lerp_(slope.square_(), 1 - SQUARES)
+                value.addcdiv_(mean, square.sqrt().add_(TINY), value=-rate)
     return Mixture(*(part.detach() for part in mixture))

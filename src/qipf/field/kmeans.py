@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from qipf.field.engines.base import blocks
+from qipf.field.engines.base import blocks, by_device
 from qipf.field.kernel import Coreset
 from qipf.progress import progress_bar
 
@@ -27,8 +28,11 @@ POWER = 8
 #: Steps of Lloyd's algorithm.
 STEPS = 4
 
-#: Scores of rows against centres held at a time: 32 MB in float32.
-SCORES_PER_BLOCK = 2**23
+#: Scores of rows against centres held at a time, by kind of device.
+SCORES_PER_BLOCK = {"cpu": 2**20, "cuda": 2**23}
+
+#: Centres in a group, of which the largest score is found first.
+GROUP = 64
 
 #: If a row is farther than this many root mean square distances from the mean, float64 is needed.
 REACH = 30.0
@@ -64,7 +68,7 @@ def kmeans(
     with progress_bar("k-means", total=size * (1 + STEPS), unit="clusters") as bar:
         centers = scaled[_initial(scaled, weights.numpy(), size, random, bar)]
         for _ in range(STEPS):
-            nearest = torch.cat([part.argmax(1) for part in _scores(scaled, centers)]).cpu()
+            nearest = torch.cat([_largest(part) for part in _scores(scaled, centers)]).cpu()
             means, totals, nearest = _cluster_means(offsets, weights, nearest)
             centers = means.to(scaled)
             bar.update(size)
@@ -106,17 +110,28 @@ def _draw(chances: np.ndarray, wanted: int, random: np.random.RandomState) -> np
     return np.sort(possible)
 
 
-def _scores(rows: Tensor, centers: Tensor) -> Iterator[Tensor]:  # blocks of (n, k)
+def _scores(rows: Tensor, centers: Tensor) -> Iterator[Tensor]:  # blocks of (n, k')
     """x·c - |c|²/2 for blocks of rows: the largest belongs to the nearest centre.
 
-    Every block overwrites the one before: new memory for each would stay with the allocator.
+    Columns of minus infinity fill up the last group. Every block overwrites the one before: new
+    memory for each would stay with the allocator.
     """
+    absent = -centers.shape[0] % GROUP
     half = -torch.linalg.vecdot(centers, centers) / 2
-    columns = centers.T.contiguous()
-    size = min(rows.shape[0], max(1, SCORES_PER_BLOCK // centers.shape[0]))
-    held = rows.new_empty(size, centers.shape[0])
+    half = functional.pad(half, (0, absent), value=-math.inf)
+    columns = functional.pad(centers, (0, 0, 0, absent)).T.contiguous()
+    size = min(rows.shape[0], max(1, by_device(SCORES_PER_BLOCK, rows) // half.shape[0]))
+    held = rows.new_empty(size, half.shape[0])
     for part in blocks(rows.shape[0], size):
         yield torch.addmm(half, rows[part], columns, out=held[: part.stop - part.start])
+
+
+def _largest(scores: Tensor) -> Tensor:  # (n, k') -> (n,)
+    """`argmax`, which torch does not vectorise: the best group by its maximum, then within it."""
+    groups = scores.unflatten(1, (-1, GROUP))
+    best = groups.amax(2).argmax(1)
+    within = groups[torch.arange(len(best), device=best.device), best]
+    return best * GROUP + within.argmax(1)
 
 
 def _cluster_means(

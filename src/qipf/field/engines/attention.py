@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from qipf.field.engines.fused import Averages, FusedEngine
 
-#: `differentiable_averages` computes queries in this many blocks, each by one thread.
-BLOCKS = 8
+LOG2_E = math.log2(math.e)
 
 
 class AttentionEngine(FusedEngine):
@@ -93,50 +93,61 @@ def differentiable_averages(
     bias: Tensor,  # (m,)
     values: Tensor,  # (m, d)
     squares: Tensor,  # (m,)
+    memory: Tensor | None = None,  # (2, at least n, m) to work in
 ) -> Averages:
     """Logsumexp of q·k + bias, and the softmax averages of the values and of the squares.
 
-    Differentiable in all arguments but the queries. On the CPU only.
+    Differentiable in all arguments but the queries. With `memory`, gradients must be taken before
+    the next call with the same: new memory for every call would take as long as the computation.
 
     >>> key, one = torch.zeros(1, 2, requires_grad=True), torch.ones(1)
     >>> found = differentiable_averages(torch.ones(3, 2), key, one, key + 5, one)
     >>> found.logsumexp.tolist(), found.mean[0].tolist()
     ([1.0, 1.0, 1.0], [5.0, 5.0])
     """
-    one, zero = queries.new_ones(queries.shape[0], 1), queries.new_zeros(queries.shape[0], 1)
+    count, dimension = queries.shape
+    if memory is None:
+        memory = queries.new_empty(2, count, len(keys))
+    one = torch.ones_like(bias)[:, None]
     lse, output = _Attention.apply(
-        torch.cat([queries, one, zero], 1),
-        torch.cat([keys, bias[:, None], torch.zeros_like(bias)[:, None]], 1),
-        torch.cat([values, squares[:, None], torch.ones_like(bias)[:, None]], 1),
+        functional.pad(queries, (0, 1), value=1.0),
+        torch.cat([keys, bias[:, None]], 1),
+        torch.cat([values, squares[:, None], one], 1),
+        memory[:, :count],
     )
-    return Averages(lse, output[:, :-2], output[:, -2])
+    return Averages(lse, output[:, :dimension], output[:, dimension])
 
 
 class _Attention(torch.autograd.Function):
-    """Fused attention on the CPU, with gradients of its logsumexp too.
+    """Attention that keeps its exponentials, with gradients of its logsumexp too.
 
-    The fused kernel's own gradient of a score is ``w (g·v - g·o)``, with g the gradient of the
-    output o. The last value of every key is one: with the gradient of the logsumexp as its g, and
-    a zero in place of its o, the kernel adds ``w g``.
+    The gradient of a score is ``w (g·v - g·o + h)``, with g the gradient of the output o and h that
+    of the logsumexp. The last value of every key is one: one product gives the output and the sum
+    of the exponentials, and another all of the bracket.
     """
 
     @staticmethod
-    def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        blocks = math.gcd(queries.shape[0], BLOCKS)
-        split = queries.reshape(blocks, 1, -1, queries.shape[1])
-        shared = [part.expand(blocks, 1, *part.shape) for part in (keys, values)]
-        output, lse = _fused(split, *shared)
-        ctx.save_for_backward(split, *shared, output, lse)
-        return lse.reshape(-1), output.reshape(-1, values.shape[1])
+    def forward(
+        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        scores = torch.mm(queries, keys.T, out=memory[0])
+        top = scores.amax(1)
+        kernel = scores.sub_(top[:, None]).mul_(LOG2_E).exp2_()  # faster than exp
+        padding = head_width(values) - values.shape[1]
+        output = (kernel @ functional.pad(values, (0, padding)))[:, : values.shape[1]]
+        total = output[:, -1].clone()
+        output = output / total[:, None]
+        ctx.save_for_backward(queries, values, output, total)
+        ctx.memory = memory
+        return top + total.log(), output
 
     @staticmethod
     def backward(ctx: Any, lse_grad: Tensor, output_grad: Tensor) -> tuple[Any, ...]:
-        split, keys, values, output, lse = ctx.saved_tensors
-        grad, output = output_grad.reshape(output.shape).clone(), output.clone()
-        grad[..., -1] = lse_grad.reshape(lse.shape)
-        output[..., -1] = 0.0
-        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        _, keys_grad, values_grad = kernel(
-            grad, split, keys, values, output, lse, 0.0, False, scale=1.0
-        )
-        return None, keys_grad.sum((0, 1)), values_grad.sum((0, 1))
+        queries, values, output, total = ctx.saved_tensors
+        kernel, held = ctx.memory
+        grad = output_grad / total[:, None]
+        bracket = grad.clone()
+        bracket[:, -1] = lse_grad / total - torch.linalg.vecdot(grad, output)
+        scores_grad = torch.mm(bracket, values.T, out=held).mul_(kernel)
+        # transposed, which is faster for few columns
+        return None, (queries.T @ scores_grad).T, (grad.T @ kernel).T, None

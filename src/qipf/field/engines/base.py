@@ -103,6 +103,11 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def by_device(sizes: dict[str, int], rows: Tensor) -> int:
+    """The size for the rows' kind of device; an unknown one is treated as a CPU."""
+    return sizes.get(rows.device.type, sizes["cpu"])
+
+
 def blocks(rows: int, size: int) -> Iterator[slice]:
     """Consecutive slices of at most `size` rows.
 

@@ -26,7 +26,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qipf.field.engines.base import Moments, blocks, check_queries, concatenate, full_precision
+from qipf.field.engines.base import (
+    Moments,
+    blocks,
+    by_device,
+    check_queries,
+    concatenate,
+    full_precision,
+)
 from qipf.field.engines.reference import FARTHEST, ReferenceEngine, dense_moments, in_data_units
 
 #: Bytes of one working array per block of queries, by kind of device; about twelve exist at a time.
@@ -103,8 +110,7 @@ class FusedEngine(ReferenceEngine, ABC):
         dtype = torch.float64 if wide else torch.float32
         if not self.supports(dtype):
             return self._reference(queries)
-        budget = BLOCK_BYTES.get(queries.device.type, BLOCK_BYTES["cpu"])
-        rows = max(1, budget // (8 * (queries.shape[1] + 2)))
+        rows = max(1, by_device(BLOCK_BYTES, queries) // (8 * (queries.shape[1] + 2)))
         parts: list[Moments] = []
         start = 0
         while start < queries.shape[0]:
