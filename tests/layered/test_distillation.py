@@ -18,6 +18,7 @@ from qipf.layered.distillation import (
     fit_targets,
     nearest_of_class,
 )
+from qipf.layered.effort import EFFORTS
 from qipf.layered.metric import Metric
 from tests.layered.conftest import batches
 
@@ -142,7 +143,6 @@ def test_too_many_classes_for_a_table_are_not_fitted(monkeypatch):
 
 def test_one_step_follows_the_gradient(monkeypatch):
     """Without Adam's scaling: a step of plain gradient descent, against autograd in float64."""
-    monkeypatch.setattr(distillation, "STEPS", 1)
     monkeypatch.setattr(distillation, "RATES", (0.1, 0.1, 0.1))
     monkeypatch.setattr(distillation, "LOWEST", 100.0)
     monkeypatch.setattr(torch.optim, "Adam", lambda groups, betas: torch.optim.SGD(groups))
@@ -150,7 +150,7 @@ def test_one_step_follows_the_gradient(monkeypatch):
     points, labels = functional.normalize(drawn(30, 3)[0], dim=1), drawn(30, 3)[1]
     log_fields = torch.randn(10, 3, generator=torch.Generator().manual_seed(4)) - 2
     target = fit_targets(points[:20], labels[:20], points[20:], log_fields)
-    found = distillation._fitted(start, target, torch.Generator().manual_seed(0))
+    found = distillation._fitted(start, target, torch.Generator().manual_seed(0), 1)
     parts = start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double()
     places, log_weights, widening = (part.clone().requires_grad_() for part in parts)
     limit = math.log(distillation.FACTOR)
@@ -232,7 +232,8 @@ def test_fitted_to_blends_alone_the_class_fields_are_those_of_the_examples(monke
     full = whole(1000)
     start, random = clustered(full, 30), torch.Generator().manual_seed(0)
     none = full.embeddings[:0], torch.empty(0, dtype=torch.long)
-    found = distillation._fitted(start, fit_targets(*none, *blends(full, random)), random)
+    targets = fit_targets(*none, *blends(full, random))
+    found = distillation._fitted(start, targets, random, 480)
     points, expected = blends(full, random)
 
     def unlike(field):
@@ -279,6 +280,14 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
     found = distilled_field(full, 30, *NO_COPIES, seed=0)
     assert torch.equal(found.labels, start.labels)
     assert torch.equal(found.embeddings, start.embeddings)
+
+
+@pytest.mark.parametrize(("effort", "steps"), [("full", 480), ("fast", 120)])
+def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
+    seen = []
+    monkeypatch.setattr(distillation, "_fitted", lambda s, t, r, n: seen.append(n) or s)
+    distilled_field(whole(60), 9, *NO_COPIES, seed=0, effort=EFFORTS[effort])
+    assert seen == [steps]
 
 
 def test_nearest_of_class_in_parts():

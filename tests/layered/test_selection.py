@@ -166,7 +166,7 @@ def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
 def test_without_copies_a_field_is_distilled_at_its_own_rows_alone(monkeypatch):
     seen = []
 
-    def recorded(field, size, copies, own, seed):
+    def recorded(field, size, copies, own, seed, effort):
         seen.append((size, len(copies), len(own), seed))
         return field
 

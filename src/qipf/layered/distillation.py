@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
+from qipf.layered.effort import FULL, Effort
 from qipf.layered.metric import unit_length
 from qipf.progress import progress
 
@@ -66,6 +67,7 @@ def distilled_field(
     copies: Tensor,  # (m, D) rows of perturbed copies
     own: Tensor,  # (m,) the centres of `field` that they are copies of
     seed: int,
+    effort: Effort = FULL,
 ) -> ClassField:
     """About `size` centres fitted to the classes at the rows of `field` and at the copies.
 
@@ -85,7 +87,7 @@ def distilled_field(
     labels = field.labels[own].long()
     others = own % VALIDATION == 0
     targets = fit_targets(points[~others], labels[~others], *blends(field, random))
-    fitted = _fitted(start, targets, random)
+    fitted = _fitted(start, targets, random, max(1, round(effort.steps * STEPS)))
     fitted.examples = field.examples[nearest_of_class(fitted, field).cpu()]
     return min(start, fitted, key=lambda f: cross_entropy(f, points[others], labels[others]))
 
@@ -172,7 +174,7 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return points, found.posterior.log() + found.log_density[:, None]
 
 
-def _fitted(start: ClassField, target: Targets, random: torch.Generator) -> ClassField:
+def _fitted(start: ClassField, target: Targets, random: torch.Generator, steps: int) -> ClassField:
     """The centres fitted to the targets."""
     device = target.points.device
     own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
@@ -186,9 +188,9 @@ def _fitted(start: ClassField, target: Targets, random: torch.Generator) -> Clas
         ],
         betas=(0.9, 0.99),
     )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, STEPS)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
     batch, order = min(BATCH, len(target.points)), torch.empty(0, dtype=torch.long)
-    for _ in progress(range(STEPS), "distilling"):
+    for _ in progress(range(steps), "distilling"):
         if len(order) < batch:
             order = torch.randperm(len(target.points), generator=random)
         chosen, order = order[:batch].to(device), order[batch:]

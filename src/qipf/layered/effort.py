@@ -13,12 +13,13 @@ class Effort(NamedTuple):
     rows: int  # most tuning rows that fields are compared at
     centers: int  # of a field that is compared
     metric_rows: int  # most rows that a metric is made from
+    steps: float  # share of the steps in which distilled fields are fitted
 
 
 #: By name.
 EFFORTS = {
-    "full": Effort(sys.maxsize, 0.5, 7, 8000, 6000, 20_000),
-    "fast": Effort(250, 1.0, 6, 4000, 2000, 10_000),
+    "full": Effort(sys.maxsize, 0.5, 7, 8000, 6000, 20_000, 1.0),
+    "fast": Effort(250, 1.0, 6, 4000, 2000, 10_000, 0.25),
 }
 
 FULL = EFFORTS["full"]

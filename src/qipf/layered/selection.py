@@ -74,7 +74,7 @@ def chosen_fields(
                 places, by_place = examples.sort()
                 own = by_place[torch.searchsorted(places, tuning.copied)]
                 copies = tuning.copies.get(site, rows[:0])
-                field = distilled_field(field, condensed, copies, own, seed)
+                field = distilled_field(field, condensed, copies, own, seed, effort)
         fields[site] = field
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
