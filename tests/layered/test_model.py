@@ -253,7 +253,7 @@ def test_autocast_does_not_reach_the_fields(model, fresh):
         logits, rows = run_in_batches(model.net, fresh, model.layers_)
     values = [field(rows[site]) for site, field in model.layer_fields().items()]
     expected = posteriors_of(logits, model.fields_, values)
-    assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh):

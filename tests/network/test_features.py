@@ -103,6 +103,14 @@ def test_cells_of_equal_size_are_those_of_torch(shape, grid, layout, monkeypatch
     torch.testing.assert_close(cell_means(maps.double(), grid), wanted)
 
 
+def test_autocast_does_not_reach_the_means(monkeypatch):
+    monkeypatch.setattr("qipf.network.features.SMALL_MAPS", 1)
+    for values in (numbers(3, 5, 12, 8), numbers(2, 4 * WIDEST)):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = pooled(values)
+        torch.testing.assert_close(found, pooled(values))
+
+
 def test_sums_of_cells_do_not_overflow_half_precision():
     maps = torch.full((1, 1, 256, 256), 3e4, dtype=torch.float16)
     assert torch.equal(pooled(maps), torch.full((1, FINEST**2), 3e4).half().float())

@@ -19,6 +19,10 @@ from torch import Tensor
 NEGLIGIBLE = 1e-10
 
 
+#: Length of the shortest rows in float32 that are not zero.
+SHORTEST = 2.0**-149
+
+
 class Units(NamedTuple):
     """Rows as directions and lengths."""
 
@@ -32,11 +36,9 @@ def units_of(rows: Tensor) -> Units:  # (..., d)
     >>> units_of(torch.tensor([[3e30, 4e30], [0.0, 0.0]])).vectors
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
-    # divided by the largest number first: squares stay in range
-    largest = rows.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
-    scaled = rows / largest
-    lengths = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return Units(scaled / lengths.clamp(min=1e-12), (largest.double() * lengths)[..., 0])
+    # in float64, where squares stay in range
+    lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
+    return Units(rows / lengths.clamp(min=SHORTEST).to(rows.dtype), lengths[..., 0])
 
 
 def unit_length(rows: Tensor) -> Tensor:  # (..., d)

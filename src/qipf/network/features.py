@@ -107,9 +107,9 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
 
 
 def _last_mean(values: Tensor) -> Tensor:  # (..., q) -> (...)
-    if values.is_cuda:
+    if values.is_cuda or torch.is_autocast_enabled("cpu"):  # products in low precision
         return values.mean(-1)
-    # several times as fast for few numbers, and in full precision on a CPU
+    # several times as fast for few numbers
     return values @ values.new_full(values.shape[-1:], 1 / values.shape[-1])
 
 
