@@ -139,7 +139,7 @@ class Layers(Method):
     """
 
     max_centers: int = MOST_EXAMPLES
-    reduction: str = "random"
+    reduction: str = "auto"
     max_dimension: int = 128
     max_tuning: int = 1000
     name = "qipf_plus"
