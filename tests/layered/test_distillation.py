@@ -300,7 +300,7 @@ def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 20)
     options = {"reduction": "distilled", "max_centers": 12, "max_tuning": 50}
     model = qipf.LayeredQIPF(net, **options).fit(batches(data))
-    again = qipf.LayeredQIPF(net, **{**options, "reduction": "auto"}).fit(batches(data))
+    again = qipf.LayeredQIPF(net, **options).fit(batches(data))
     assert torch.equal(model.uncertainty(fresh), again.uncertainty(fresh))
     assert all(len(field.embeddings) <= 12 for field in model.fields_)
     labels = data[1]
@@ -320,13 +320,13 @@ def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
 def test_few_examples_are_the_centres_and_are_not_copied(net, data, fresh, monkeypatch):
     every = qipf.LayeredQIPF(net, reduction="random", max_tuning=50).fit(batches(data))
     monkeypatch.setattr("qipf.layered.holdout._add_copies", None)
-    model = qipf.LayeredQIPF(net, max_tuning=50).fit(batches(data))
+    model = qipf.LayeredQIPF(net, reduction="distilled", max_tuning=50).fit(batches(data))
     assert torch.equal(model.uncertainty(fresh), every.uncertainty(fresh))
 
 
 def test_distilled_fields_of_at_most_four_layers(net):
-    assert qipf.LayeredQIPF(net)._most_layers() == 4
-    assert qipf.LayeredQIPF(net, reduction="random")._most_layers() is None
+    assert qipf.LayeredQIPF(net, reduction="distilled")._most_layers() == 4
+    assert qipf.LayeredQIPF(net)._most_layers() is None
 
 
 @pytest.mark.slow
