@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qipf.field.engines.online import online_step
 from qipf.layered import class_field, class_sums
 from qipf.layered.class_field import SMALLEST, ClassField
 from qipf.layered.class_sums import CHUNK, ROWS, TILE, ClassSums, chains
@@ -208,25 +209,15 @@ def test_sums_are_those_of_the_definition():
 
 def test_a_tile_has_whole_chunks_and_no_more_scores_than_fit(monkeypatch):
     shapes = []
-    plain = class_sums._highest
 
-    def recorded(scores):
+    def recorded(scores, top):
         shapes.append(tuple(scores.shape))
-        return plain(scores)
+        return online_step(scores, top)
 
-    monkeypatch.setattr(class_sums, "_highest", recorded)
+    monkeypatch.setattr(class_sums, "online_step", recorded)
     monkeypatch.setattr(class_sums, "TILE", {"cpu": 2**14 + 2**10})
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.nn.functional.normalize(torch.randn(2000, 3, generator=generator))
     sums = class_sums.ClassSums(embeddings, torch.arange(2000) // 500, torch.ones(2000), 4)
     sums(embeddings[:13], [1.0])  # sixteen columns: 1,088 rows would fit, eight chunks of 128 do
     assert shapes == [(1024, 16), (976, 16)]
-
-
-@pytest.mark.parametrize(
-    ("count", "padded"), [(0, 4), (1, 4), (4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32)]
-)
-def test_rows_are_padded_to_a_multiple_of_four_or_sixteen(count, padded):
-    found = class_sums._padded(torch.ones(count, 3))
-    assert found.shape == (padded, 3)
-    assert found.sum().item() == 3 * count

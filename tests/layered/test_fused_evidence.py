@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from qipf.field.engines import triton
 from qipf.layered import evidence_kernels
 from qipf.layered import fused_evidence as subject
 from qipf.layered.class_field import ClassField
@@ -123,25 +124,25 @@ def test_what_is_not_finite_makes_its_own_row_nan(interpreter, value, place):
 def test_where_the_kernels_cannot_run(monkeypatch):
     (*fields, _), *_ = make_inputs(1)
     fields, device = named(fields), torch.device("cpu")
-    assert subject.obstacle(fields, NO_LENGTHS, device) == "needs an NVIDIA GPU"
-    monkeypatch.setattr(subject, "INTERPRETED", True)
+    assert "on an NVIDIA GPU" in subject.obstacle(fields, NO_LENGTHS, device)
+    monkeypatch.setattr(triton, "INTERPRETED", True)
     assert subject.obstacle(fields, NO_LENGTHS, device) is None
     assert "needs layers" in subject.obstacle({}, NO_LENGTHS, device)
     monkeypatch.setattr(subject, "MAX_CLASSES", 9)
     assert "at most 9 classes" in subject.obstacle(fields, NO_LENGTHS, device)
     monkeypatch.undo()
-    monkeypatch.setattr(subject, "INTERPRETED", True)
+    monkeypatch.setattr(triton, "INTERPRETED", True)
     wide = make_field(torch.Generator().manual_seed(0), 9, 10, 200, 129, 1.0)
     assert subject.obstacle(named([wide]), NO_LENGTHS, device) == "takes up to 128 dimensions"
-    monkeypatch.setattr(subject, "INSTALLED", False)
-    assert subject.obstacle(fields, NO_LENGTHS, device) == "needs the package triton"
+    monkeypatch.setattr(triton, "INSTALLED", False)
+    assert "needs the package triton" in subject.obstacle(fields, NO_LENGTHS, device)
     models = models_of(2, 0)
     assert subject.prepared(fields, torch.ones(3), NO_LENGTHS, models, device) is None
 
 
 def test_kernels_that_fail_are_not_used(monkeypatch):
     fields, weights, *_ = make_inputs(1)
-    monkeypatch.setattr(subject, "INTERPRETED", True)
+    monkeypatch.setattr(triton, "INTERPRETED", True)
 
     def fails(*_):
         raise OSError("no C compiler")
@@ -209,7 +210,7 @@ def scores_there(fields, weights, logits, rows, others, measured):
     lengths = RowLengths.of(read, sites, {s: f.metric for s, f in by_site.items() if measured})
     models = models_of(len(fields), lengths.count)
     scorer = Scorer(by_site, weights, models[0], lengths, models[1], torch.device("cpu"))
-    assert (scorer._kernels is not None) == subject.INTERPRETED
+    assert (scorer._kernels is not None) == triton.INTERPRETED
     return scorer(logits, read)
 
 

@@ -317,7 +317,7 @@ def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> 
     order = np.concatenate([random.permutation(count) for _ in range(passes)])
     mixture = Mixture(*(part.clone().requires_grad_() for part in start))
     means, squares = ([torch.zeros_like(part) for part in start] for _ in range(2))
-    memory = start.centers.new_empty(2, min(BATCH, count), len(start.centers))
+    memory = start.centers.new_empty(2, min(BATCH, count) * len(start.centers))
     for step in progress(range(1, steps + 1), "fitting centres"):
         batch = torch.from_numpy(order[(step - 1) * BATCH : step * BATCH])
         part = Target(*(values[batch] for values in target))

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qipf.layered.class_sums import ROWS, ClassSums, by_device, chains
+from qipf.field.engines.base import by_device
+from qipf.layered.class_sums import ROWS, ClassSums, chains
 from qipf.layered.metric import Metric
 
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.

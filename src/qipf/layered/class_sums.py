@@ -6,7 +6,7 @@ r"""Kernels summed by class, in tiles of centres, in memory that does not grow w
 for unit vectors u, and centres :math:`u_i` of class :math:`y_i` and count :math:`m_i`. The centres
 are sorted by class, so that every class is a segment of them. For each tile of centres the scores
 are computed, exponentiated in place and summed by segment. The maximum is that of the tiles so far:
-where it rises, the sums are scaled down, as in an online softmax. A kernel of half the squared
+where it rises, the sums are scaled down (`qipf.field.engines.online`). A kernel of half the squared
 bandwidth is the square of the other, which is faster than another exponential.
 """
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qipf.field.engines.base import blocks
+from qipf.field.engines.base import blocks, by_device
+from qipf.field.engines.online import LOG2_E, online_step, padded
 
 #: Scores in a tile, by kind of device. 4 MB fit in a CPU's shared cache. Smaller tiles were 5%
 #: faster alone, and several times slower when other programs compete for the cores: threads
@@ -87,16 +88,15 @@ class ClassSums:
 
     def _chained(self, rows: Tensor, inverse: float, squarings: list[int]) -> list[Sums]:
         """The sums at the bandwidth 1/√inverse, and then after the given squarings each."""
-        padded = _padded(rows * inverse).T  # (d, n')
-        wide = padded.shape[1]
+        columns = padded(rows * (inverse * LOG2_E)).T  # (d, n')
+        wide = columns.shape[1]
         top = rows.new_full((wide,), -math.inf)
         sums = [rows.new_zeros(self.classes, wide) for _ in squarings]
         size = max(1, by_device(TILE, rows) // wide // CHUNK) * CHUNK
         held = rows.new_empty(min(size, len(self.embeddings)), wide)  # memory of every tile
         for tile in blocks(len(self.embeddings), size):
-            scores = torch.mm(self.embeddings[tile], padded, out=held[: tile.stop - tile.start])
-            higher = torch.maximum(top, _highest(scores))
-            kernel, lowered = scores.sub_(higher).exp_(), (top - higher).exp_()
+            scores = torch.mm(self.embeddings[tile], columns, out=held[: tile.stop - tile.start])
+            kernel, lowered, top = online_step(scores, top)
             segments = slice(
                 self._before[tile.start // CHUNK], self._before[-(-tile.stop // CHUNK)]
             )
@@ -105,8 +105,7 @@ class ClassSums:
                 for _ in range(steps):
                     kernel, lowered = kernel.square_(), lowered.square_()
                 whole.mul_(lowered).index_add_(0, labels, self._by_segment(kernel, tile, segments))
-            top = higher
-        nearest, found = (top[: len(rows)].double() - inverse).to(rows), []
+        nearest, found = (top[: len(rows)].double() / LOG2_E - inverse).to(rows), []
         for whole, steps in zip(sums, squarings, strict=True):
             nearest = nearest * 2**steps
             found.append(Sums(whole[:, : len(rows)].T, nearest))
@@ -120,11 +119,6 @@ class ClassSums:
             mode="sum",
             per_sample_weights=None if self._counts is None else self._counts[tile],
         )
-
-
-def by_device(sizes: dict[str, int], rows: Tensor) -> int:
-    """The size for the rows' kind of device; an unknown one is treated as a CPU."""
-    return sizes.get(rows.device.type, sizes["cpu"])
 
 
 def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:
@@ -146,23 +140,3 @@ def chains(bandwidths: list[float]) -> list[list[tuple[int, int]]]:
         found[-1].append((place, squarings - done))
         done = squarings
     return found
-
-
-def _padded(rows: Tensor) -> Tensor:  # (n, d) -> (n', d)
-    """Rows of zeros added, to a multiple of 4 or 16: products are twice as fast then."""
-    count = max(1, len(rows))
-    whole = -(-count // 4) * 4 if count <= 8 else -(-count // 16) * 16
-    return functional.pad(rows, (0, 0, 0, whole - len(rows)))
-
-
-def _highest(scores: Tensor) -> Tensor:  # (t, n') -> (n',)
-    """The largest score of every row.
-
-    64 centres side by side first: torch vectorises a maximum over the outer axis only if the
-    length of the inner one is a multiple of 32.
-    """
-    whole = len(scores) // 64 * 64
-    if whole == 0:
-        return scores.amax(0)
-    beside = scores[:whole].view(-1, 64 * scores.shape[1]).amax(0)
-    return torch.cat([beside.view(64, -1), scores[whole:]]).amax(0)

@@ -8,7 +8,7 @@ capitals are sizes fixed at compilation, all powers of two.
 
 from __future__ import annotations  # without Triton its types have no names
 
-from qipf.field.engines.triton_kernels import INSTALLED, jit
+from qipf.field.engines.triton_kernels import INSTALLED, jit, online_step
 
 if INSTALLED:
     import triton.language as tl
@@ -154,9 +154,8 @@ def class_kernel(
         score = tl.dot(query, tl.trans(tl.load(keys)), input_precision=PRECISION)
         score += tl.load(biases)[None, :]
         before = tl.where(starts != 0, float("-inf"), top)
-        top = tl.maximum(before, tl.max(score, 1))
-        total = tl.where(starts != 0, 0.0, total) * tl.math.exp2(before - top)
-        total += tl.sum(tl.math.exp2(score - top[:, None]), 1)
+        weight, fade, top = online_step(score, before, tl.max(score, 1))
+        total = tl.where(starts != 0, 0.0, total) * fade + tl.sum(weight, 1)
         found = log_sum_ptr + slot.to(tl.int64) * n + row
         tl.store(found, top + tl.math.log2(total), mask=live & (ends != 0))
         keys += COLUMNS * DIMENSION

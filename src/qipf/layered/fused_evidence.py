@@ -13,7 +13,6 @@ from them, in float64. Products are in float32 or, on the tensor cores, of three
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -22,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from qipf.field.engines.triton import INTERPRETED, MAX_DIMENSION
-from qipf.field.engines.triton_kernels import INSTALLED
+from qipf.field.engines.online import LOG2_E
+from qipf.field.engines.triton import MAX_DIMENSION, launching_on, no_triton, power_of_two
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.evidence_kernels import (
@@ -57,10 +56,8 @@ def obstacle(
     fields: Mapping[LayerSite, ClassField], lengths: RowLengths, device: torch.device
 ) -> str | None:
     """Why the kernels cannot run for these fields; None if they can."""
-    if not INSTALLED:
-        return "needs the package triton"
-    if not INTERPRETED and (device.type != "cuda" or torch.version.cuda is None):
-        return "needs an NVIDIA GPU"
+    if reason := no_triton(device):
+        return reason
     if not fields or next(iter(fields.values())).classes > MAX_CLASSES:
         return f"needs layers, and at most {MAX_CLASSES} classes"
     if any(field.embeddings.shape[1] > MAX_DIMENSION for field in fields.values()):
@@ -124,7 +121,7 @@ class FusedEvidence:
         self.fields = tuple(fields.values())
         first = self.fields[0]
         self.classes, self.device = first.classes, first.embeddings.device
-        self.dimension = max(16, *(_power_of_two(f.embeddings.shape[1]) for f in self.fields))
+        self.dimension = max(16, *(power_of_two(f.embeddings.shape[1]) for f in self.fields))
         self.sites = lengths.read_beside(fields)
         self._lengths = lengths.to(self.device)
         self.columns = 2 + len(self.fields) + lengths.count
@@ -199,12 +196,12 @@ class FusedEvidence:
         if not self._lengths.sites:
             unusual[:, -1] = 0
         if count:
-            with torch.cuda.device(joint.device) if joint.is_cuda else nullcontext():
+            with launching_on(joint.device):
                 log_sums = self.log_sums(self.units(joint, unusual))
                 evidence_kernel[(count,)](
                     joint, log_sums, self._slots, self._known, self._weights, self._constants,
                     probabilities, odds, unusual, checksum, count, joint.shape[1], self.columns,
-                    self.classes, layers, self._most_slots, CLASSES=_power_of_two(self.classes),
+                    self.classes, layers, self._most_slots, CLASSES=power_of_two(self.classes),
                     num_warps=_warps(self.classes),
                 )  # fmt: skip
                 if self._lengths.sites:
@@ -219,11 +216,11 @@ class FusedEvidence:
         count, layers = len(odds), len(self.fields)
         scores = self._doubles(3, count)
         if count:
-            with torch.cuda.device(odds.device) if odds.is_cuda else nullcontext():
+            with launching_on(odds.device):
                 score_kernel[(-(-count // FEW),)](
                     odds, unusual, self._error, self._novelty, scores, found.checksum, count,
-                    self.columns, layers, ROWS=FEW, ODDS=_power_of_two(2 + layers),
-                    COLUMNS=_power_of_two(self.columns), num_warps=4,
+                    self.columns, layers, ROWS=FEW, ODDS=power_of_two(2 + layers),
+                    COLUMNS=power_of_two(self.columns), num_warps=4,
                 )  # fmt: skip
         return scores, found.probabilities, found.checksum
 
@@ -261,17 +258,8 @@ class FusedEvidence:
         return log_sums
 
 
-def _power_of_two(size: int) -> int:
-    """The smallest power of two that is at least `size`.
-
-    >>> [_power_of_two(size) for size in (1, 5, 16)]
-    [1, 8, 16]
-    """
-    return 1 << (size - 1).bit_length()
-
-
 def _warps(classes: int) -> int:
-    return min(8, max(1, _power_of_two(classes) // 128))
+    return min(8, max(1, power_of_two(classes) // 128))
 
 
 def _blocks(field: ClassField, dimension: int) -> _Blocks:
@@ -292,7 +280,7 @@ def _blocks(field: ClassField, dimension: int) -> _Blocks:
     places = ((blocks_of.cumsum(0) - blocks_of) * COLUMNS)[labels] + inside
     places = places.to(order.device)
     own = field.embeddings.shape[1]
-    scale = math.log2(math.e) / (field.bandwidth * field.bandwidth)
+    scale = LOG2_E / (field.bandwidth * field.bandwidth)
     centers = field.embeddings.new_zeros(total * COLUMNS, dimension)
     centers[places, :own] = (field.embeddings[order].double() * scale).to(centers)
     bias = centers.new_full((total * COLUMNS,), -math.inf)

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qipf.field.engines.fused import Averages, FusedEngine
-
-LOG2_E = math.log2(math.e)
+from qipf.field.engines.online import LOG2_E, online_step
 
 
 class AttentionEngine(FusedEngine):
@@ -93,7 +92,7 @@ def differentiable_averages(
     bias: Tensor,  # (m,)
     values: Tensor,  # (m, d)
     squares: Tensor,  # (m,)
-    memory: Tensor | None = None,  # (2, at least n, m) to work in
+    memory: Tensor | None = None,  # (2, at least n·m) to work in
 ) -> Averages:
     """Logsumexp of q·k + bias, and the softmax averages of the values and of the squares.
 
@@ -107,13 +106,14 @@ def differentiable_averages(
     """
     count, dimension = queries.shape
     if memory is None:
-        memory = queries.new_empty(2, count, len(keys))
+        memory = queries.new_empty(2, count * len(keys))
+    padding = head_width(keys) - dimension - 2
     one = torch.ones_like(bias)[:, None]
     lse, output = _Attention.apply(
-        functional.pad(queries, (0, 1), value=1.0),
-        torch.cat([keys, bias[:, None]], 1),
-        torch.cat([values, squares[:, None], one], 1),
-        memory[:, :count],
+        functional.pad(functional.pad(queries, (0, 1), value=1.0), (0, padding + 1)),
+        functional.pad(torch.cat([keys, bias[:, None]], 1), (0, padding + 1)),
+        torch.cat([values, functional.pad(squares[:, None], (0, padding)), one], 1),
+        memory[:, : count * len(keys)].unflatten(1, (len(keys), count)),
     )
     return Averages(lse, output[:, :dimension], output[:, dimension])
 
@@ -130,16 +130,14 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, memory: Tensor
     ) -> tuple[Tensor, Tensor]:
-        scores = torch.mm(queries, keys.T, out=memory[0])
-        top = scores.amax(1)
-        kernel = scores.sub_(top[:, None]).mul_(LOG2_E).exp2_()  # faster than exp
-        padding = head_width(values) - values.shape[1]
-        output = (kernel @ functional.pad(values, (0, padding)))[:, : values.shape[1]]
-        total = output[:, -1].clone()
-        output = output / total[:, None]
+        scores = torch.mm(keys * LOG2_E, queries.T, out=memory[0])
+        kernel, _, top = online_step(scores, queries.new_full((len(queries),), -math.inf))
+        sums = values.T @ kernel  # (w, n)
+        total = sums[-1]
+        output = (sums / total).T
         ctx.save_for_backward(queries, values, output, total)
         ctx.memory = memory
-        return top + total.log(), output
+        return top / LOG2_E + total.log(), output
 
     @staticmethod
     def backward(ctx: Any, lse_grad: Tensor, output_grad: Tensor) -> tuple[Any, ...]:
@@ -148,6 +146,5 @@ class _Attention(torch.autograd.Function):
         grad = output_grad / total[:, None]
         bracket = grad.clone()
         bracket[:, -1] = lse_grad / total - torch.linalg.vecdot(grad, output)
-        scores_grad = torch.mm(bracket, values.T, out=held).mul_(kernel)
-        # transposed, which is faster for few columns
-        return None, (queries.T @ scores_grad).T, (grad.T @ kernel).T, None
+        scores_grad = torch.mm(values, bracket.T, out=held).mul_(kernel)
+        return None, scores_grad @ queries, kernel @ grad, None

@@ -19,7 +19,7 @@ them.
 
 import math
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -89,7 +89,7 @@ def pack_centers(
         square_unit = 2.0**-square_exponent
         tiles, widths = _packed_tiles(k_j, bias * 2.0**bias_exponent, square * 2.0**square_exponent)
     else:
-        width = max(16, 1 << (dimension - 1).bit_length())
+        width = max(16, power_of_two(dimension))
         tiles = (*_split(pad(k_j, (0, width - dimension))), bias.float(), square.float())
         widths = {"VALUES": width}
     scales = (limit, key_exponent, bias_exponent, key_unit, square_unit)
@@ -103,8 +103,8 @@ def _packed_tiles(
     keys = torch.cat([key_high, key_low, key_high, *_split(bias[:, None])], dim=1)
     values = torch.cat([k_j, square[:, None], torch.ones_like(square)[:, None]], dim=1)
     widths = {
-        "KEYS": max(16, 1 << (keys.shape[1] - 1).bit_length()),
-        "VALUES": max(8, 1 << (values.shape[1] - 1).bit_length()),
+        "KEYS": max(16, power_of_two(keys.shape[1])),
+        "VALUES": max(8, power_of_two(values.shape[1])),
     }
     keys = pad(keys, (0, widths["KEYS"] - keys.shape[1]))
     values = pad(values, (0, widths["VALUES"] - values.shape[1]))
@@ -141,7 +141,7 @@ def fused_averages(
     mean, square = queries.new_empty(splits, count, dimension), queries.new_empty(splits, count)
     arrays = (queries.contiguous(), *packed.tiles, lse, mean, square)
     sizes = (count, centers, span, dimension)
-    with torch.cuda.device(queries.device) if queries.is_cuda else nullcontext():
+    with launching_on(queries.device):
         packed.kernel[(programs, splits)](
             *arrays, *sizes, *packed.scales, **options, enable_fp_fusion=True
         )
@@ -162,12 +162,33 @@ def _span(programs: int, count: int, columns: int, device: torch.device) -> int:
     return -(-count // (max(splits, 1) * columns)) * columns
 
 
-def obstacle(centers: Tensor) -> str | None:
-    """Why the kernel cannot run over these centres; None if it can."""
+def no_triton(device: torch.device) -> str | None:
+    """Why no kernel can run on this device; None if one can."""
     if not INSTALLED:
         return "needs the package triton, which is not installed (pip install triton)"
-    if not INTERPRETED and (not centers.is_cuda or torch.version.cuda is None):
-        return f"needs centers on an NVIDIA GPU, got {centers.device}"
+    if not INTERPRETED and (device.type != "cuda" or torch.version.cuda is None):
+        return f"needs centers on an NVIDIA GPU, got {device}"
+    return None
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Context in which kernels are launched on this device, or by Triton's interpreter."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size`.
+
+    >>> [power_of_two(size) for size in (1, 5, 16)]
+    [1, 8, 16]
+    """
+    return 1 << (size - 1).bit_length()
+
+
+def obstacle(centers: Tensor) -> str | None:
+    """Why the kernel cannot run over these centres; None if it can."""
+    if reason := no_triton(centers.device):
+        return reason
     if centers.shape[1] > MAX_DIMENSION:
         return f"takes up to {MAX_DIMENSION} dimensions, got {centers.shape[1]}"
     return None

@@ -55,19 +55,26 @@ def _halves(x):
 
 
 @jit
-def _weights(score, scale, reference):
+def online_step(score, reference, top):
     """Weights 2^(s-r) of a block, the factor for the sums of earlier blocks, and the new r.
 
-    r is 14 below the largest score so far: the largest weight is 2^14, and half precision can
-    still represent weights of 2^-38 of that.
+    r is the larger of the reference so far and `top`, the largest score of the block or near it.
+    """
+    raised = tl.maximum(reference, top)
+    return tl.math.exp2(score - raised[:, None]), tl.math.exp2(reference - raised), raised
+
+
+@jit
+def _weights(score, scale, reference):
+    """As `online_step`, with r 14 below the largest score so far.
+
+    The largest weight is 2^14, and half precision can still represent weights of 2^-38 of that.
     """
     top = tl.max(score, 1) * scale
     below = top - 14.0
     # large float32 scores have steps of 8 and more: rounding to 16 below would overflow
     below = tl.where(top - below > 15.0, top, below)
-    raised = tl.maximum(reference, below)
-    weight = tl.math.exp2(score * scale[:, None] - raised[:, None])
-    return weight, tl.math.exp2(reference - raised), raised
+    return online_step(score * scale[:, None], reference, below)
 
 
 @jit
