@@ -331,7 +331,7 @@ def test_steps_are_those_of_adam(rows, monkeypatch):
     random = np.random.RandomState(3)
     order = np.concatenate([random.permutation(80) for _ in range(2)])
     expected = Mixture(*(part.clone().requires_grad_() for part in start))
-    adam = torch.optim.Adam(expected, lr=coreset_fit.RATE, betas=(0.9, 0.95), eps=1e-30)
+    adam = torch.optim.Adam(expected, lr=coreset_fit.LARGEST_RATE, betas=(0.9, 0.95), eps=1e-30)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, 5)
     for batch in np.split(order, range(32, 160, 32)):
         adam.zero_grad()

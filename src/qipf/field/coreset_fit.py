@@ -35,8 +35,8 @@ from qipf.progress import progress
 #: less time. And the least and the largest number of probes.
 PROBES_PER_CENTER, FEWEST_PROBES, MOST_PROBES = 64, 2**12, 24_000
 
-#: Largest number of pairs of a probe and a centre, and of such pairs in all passes of the fit.
-PAIRS, ALL_PAIRS = 10**8, 5 * 10**8
+#: Largest number of pairs of a probe and a centre, and of pairs and probes in all passes together.
+PAIRS, ALL_PAIRS, ALL_PROBES = 10**8, 5 * 10**8, 144_000
 
 #: Longer rows are not fitted: in 32 dimensions and more the fit takes seconds and hardly improves
 #: on the k-means centres (results/coresets-dimension.csv).
@@ -46,8 +46,12 @@ LONGEST_FITTED = 16
 #: as long as for many rows, was no better on validation.
 ROWS_PER_CENTER = 2
 
-#: Most passes of Adam over the probes, probes in a step, and its largest step, in bandwidths.
-PASSES, BATCH, RATE = 8, 128, 5e-3
+#: Most passes of Adam over the probes, and probes in a step.
+PASSES, BATCH = 16, 128
+
+#: Adam's largest step, in bandwidths, times the root of the number of centres, and its limit: a
+#: probe's error is noise for most of many centres.
+RATE, LARGEST_RATE = 0.4, 0.04
 
 #: Adam's averages of slopes and of their squares; the last keeps a quotient of zeros finite.
 MEANS, SQUARES, TINY = 0.9, 0.95, 1e-30
@@ -312,11 +316,12 @@ def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> 
     Written out: the first use of `torch.optim` imports a compiler, which takes longer than the fit.
     """
     count = target.points.shape[0]
-    passes = min(PASSES, max(1, ALL_PAIRS // (count * start.centers.shape[0])))
+    passes = min(PASSES, ALL_PROBES // count, ALL_PAIRS // (count * start.centers.shape[0]))
     steps = -(-count * passes // BATCH)
     order = np.concatenate([random.permutation(count) for _ in range(passes)])
     mixture = Mixture(*(part.clone().requires_grad_() for part in start))
     means, squares = ([torch.zeros_like(part) for part in start] for _ in range(2))
+    largest = min(RATE / math.sqrt(start.centers.shape[0]), LARGEST_RATE)
     memory = start.centers.new_empty(2, min(BATCH, count) * len(start.centers))
     for step in progress(range(1, steps + 1), "fitting centres"):
         batch = torch.from_numpy(order[(step - 1) * BATCH : step * BATCH])
@@ -324,7 +329,7 @@ def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> 
         with torch.enable_grad():
             loss = part.loss(*mixture.field(part.points, memory))
         slopes = torch.autograd.grad(loss, list(mixture))
-        rate = RATE * (1 + math.cos(math.pi * (step - 1) / steps)) / 2
+        rate = largest * (1 + math.cos(math.pi * (step - 1) / steps)) / 2
         rate *= math.sqrt(1 - SQUARES**step) / (1 - MEANS**step)
         with torch.no_grad():
             for value, slope, mean, square in zip(mixture, slopes, means, squares, strict=True):

@@ -48,8 +48,8 @@ class ClassSums:
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     >>> sums = ClassSums(embeddings, torch.tensor([0, 1, 0]), torch.ones(3), 2)
-    >>> sums(embeddings[:1], [1.0])[0]
-    Sums(by_class=tensor([[2.0000, 0.3679]]), nearest=tensor([0.]))
+    >>> sums(embeddings[:1], [1.0])[0].by_class
+    tensor([[2.0000, 0.3679]])
     """
 
     def __init__(
