@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -33,6 +33,9 @@ BATCH, NUMBERS, FEWEST = 1000, 2**18, 16
 
 #: Numbers of maps for which a CPU starts operations longer than it computes.
 SMALL_MAPS = 2**15
+
+#: Places of maps whose unequal cells a CPU averages by a product with all places.
+FEW_PLACES = 256
 
 #: A layer, its input or output, and the attention mask if any -> one row per example, (n, d).
 Pooling = Callable[[nn.Module, Any, Tensor | None], Tensor]
@@ -99,11 +102,28 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
             return found
     # compared last: in a graph the number of maps is not known
     if grid == 1 or not equal or (not maps.is_cuda and maps.numel() <= SMALL_MAPS):
+        if grid > 1 and _as_product(maps):
+            return (maps.flatten(2) @ _shares(height, width, grid)).unflatten(2, (grid, grid))
         return functional.adaptive_avg_pool2d(maps, grid)
     exact = torch.promote_types(maps.dtype, torch.float32)
     # whole rows of the map are added up first, which is most of the work
     columns = maps.unflatten(2, (grid, height // grid)).mean(3, dtype=exact)
     return _last_mean(columns.unflatten(3, (grid, width // grid)))
+
+
+def _as_product(maps: Tensor) -> bool:
+    """Whether a product with the shares of all places is faster than torch's pooling."""
+    if torch.compiler.is_compiling() or maps.dtype != torch.float32 or maps.is_cuda:
+        return False
+    few = maps.shape[2] * maps.shape[3] <= FEW_PLACES
+    return few and maps.numel() > SMALL_MAPS and not torch.is_autocast_enabled("cpu")
+
+
+@cache
+def _shares(height: int, width: int, grid: int) -> Tensor:  # (H W, grid²)
+    """Shares of the places of a map in the means of cells, which may overlap."""
+    places = torch.eye(height * width, dtype=torch.float32, device="cpu")
+    return functional.adaptive_avg_pool2d(places.view(-1, 1, height, width), grid).flatten(1)
 
 
 def _last_mean(values: Tensor) -> Tensor:  # (..., q) -> (...)
