@@ -324,6 +324,7 @@ def test_steps_are_those_of_adam(rows, monkeypatch):
     """Written out in the module; here with `torch.optim` on the same batches."""
     monkeypatch.setattr(coreset_fit, "BATCH", 32)
     monkeypatch.setattr(coreset_fit, "PASSES", 2)
+    monkeypatch.setattr(coreset_fit, "ALL_PROBES", 0)
     places = rows[:80].double() / 6
     target = Target.at(places, field_of("reference", rows.double() / 6, 1.0)(places))
     start = Mixture(places[::8].clone(), torch.zeros(10).double(), torch.tensor(-1.0).double())

@@ -42,7 +42,7 @@ FACTORS: tuple[float, ...] = tuple(float(2 ** (k / 2)) for k in range(-4, 7))
 
 #: Of many held-out rows, this many of those to detect and of the others compare all factors; the
 #: best `FINALISTS` are then compared on all rows.
-SCREENED, FINALISTS = 1000, 2
+SCREENED, FINALISTS = 500, 2
 
 
 class Split(NamedTuple):

@@ -35,8 +35,8 @@ from qipf.progress import progress
 #: less time. And the least and the largest number of probes.
 PROBES_PER_CENTER, FEWEST_PROBES, MOST_PROBES = 64, 2**12, 24_000
 
-#: Largest number of pairs of a probe and a centre, and of pairs and probes in all passes together.
-PAIRS, ALL_PAIRS, ALL_PROBES = 10**8, 5 * 10**8, 144_000
+#: Largest number of pairs of a probe and a centre, and of pairs in all passes together.
+PAIRS, ALL_PAIRS = 10**8, 5 * 10**8
 
 #: Longer rows are not fitted: in 32 dimensions and more the fit takes seconds and hardly improves
 #: on the k-means centres (results/coresets-dimension.csv).
@@ -46,8 +46,8 @@ LONGEST_FITTED = 16
 #: as long as for many rows, was no better on validation.
 ROWS_PER_CENTER = 2
 
-#: Most passes of Adam over the probes, and probes in a step.
-PASSES, BATCH = 16, 128
+#: Passes of Adam over the probes, more if there are few of them, and probes in a step.
+PASSES, ALL_PROBES, BATCH = 6, 2**16, 128
 
 #: Adam's largest step, in bandwidths, times the root of the number of centres, and its limit: a
 #: probe's error is noise for most of many centres.
@@ -316,7 +316,8 @@ def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> 
     Written out: the first use of `torch.optim` imports a compiler, which takes longer than the fit.
     """
     count = target.points.shape[0]
-    passes = min(PASSES, ALL_PROBES // count, ALL_PAIRS // (count * start.centers.shape[0]))
+    most = ALL_PAIRS // (count * start.centers.shape[0])
+    passes = min(max(PASSES, ALL_PROBES // count), most)
     steps = -(-count * passes // BATCH)
     order = np.concatenate([random.permutation(count) for _ in range(passes)])
     mixture = Mixture(*(part.clone().requires_grad_() for part in start))
