@@ -5,8 +5,9 @@
 Perturbed copies of held-out training images, as `LayeredQIPF` makes them. The families are left out
 in two halves (`LEFT`): centres, mixture and error model are fitted without them, on every second
 example, and ROC-AUC and PR-AUC of error detection are measured on them, on the other examples. The
-metrics are chosen with all families, alike for all variants. Writes distilling.csv: differences
-from all examples as centres, by network and variant.
+metrics are chosen with all families, alike for all variants. The weights of the mixture are those
+of all examples, as in the package, unless a variant says that they are fitted anew. Writes
+distilling.csv: differences from all examples as centres, by network and variant.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from qipf.layered.distillation import clustered_field, distilled_field
 from qipf.layered.error_model import fit_error_model
 from qipf.layered.families import fitting_families
 from qipf.layered.holdout import COPIED, INPUTS, Tuning, sample_examples, tuning_sets
-from qipf.layered.mixture import _tuning_posteriors, fit_mixture
+from qipf.layered.mixture import MOST_LAYERS, fit_mixture, likeliest_weights, tuning_posteriors
 from qipf.layered.selection import chosen_fields
 from qipf.metrics.error_detection import evaluate
 from qipf.network.batches import batches, few_rows
@@ -76,6 +77,7 @@ VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
         field, 1800, torch.Generator().manual_seed(0)
     ),
     "distilled, 1,800": fitted(1800),
+    "weights anew": fitted(1800),
     "distilled, 1,000": fitted(1000),
     "classes alone": fitted(1800, BLENDS=0),
     "λ = 1": fitted(1800, OF_CLASS=1.0),
@@ -93,15 +95,16 @@ def part_of(tuning: Tuning, names: list[str], half: int) -> Tuning:
     return Tuning(sets, tuning.labels[half::2], tuning.copies, tuning.copied)
 
 
-def areas(fields: Fields, known: Tuning, left: Tuning) -> np.ndarray:  # (2,)
-    """Mean ROC-AUC and PR-AUC on sets that were left out."""
-    kept, weights, posteriors = fit_mixture(fields, known)
-    assert posteriors is not None
+def areas(
+    fields: Fields, weights: torch.Tensor | None, known: Tuning, left: Tuning
+) -> np.ndarray:  # (2,)
+    """Mean ROC-AUC and PR-AUC on sets that were left out; None for weights that are fitted."""
+    posteriors = tuning_posteriors(fields, known, (1.0,))
+    weights = likeliest_weights(posteriors.truth) if weights is None else weights
     model = fit_error_model(posteriors.evidence(weights), posteriors.wrong, posteriors.sets > 0)
     assert model is not None
     found: dict[str, list[tuple[float, float]]] = {}
-    with patch("qipf.layered.mixture.WIDTHS", (1.0,)):  # the kept fields are at their best
-        other = _tuning_posteriors(kept, left)
+    other = tuning_posteriors(fields, left, (1.0,))
     scores = model(other.evidence(weights)).cpu().numpy()
     for number, name in enumerate(left.sets):
         rows = (other.sets == number).cpu().numpy()
@@ -138,9 +141,12 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
             seen = [(families[f], t) for f, t in strongest.items() if f not in out]
             holdout._add_copies(tuning, net, copied, sites, seen, options.seed)
             left = part_of(tuning, [one for one in tuning.sets if one not in known], 1)
+            half = part_of(tuning, known, 0)
+            kept, weights, _ = fit_mixture(fields, half, most=MOST_LAYERS)
             for variant in options.variants:
-                small = {s: VARIANTS[variant](f, tuning, s) for s, f in fields.items()}
-                found.setdefault(variant, []).append(areas(small, part_of(tuning, known, 0), left))
+                small = {s: VARIANTS[variant](f, tuning, s) for s, f in kept.items()}
+                own = None if variant == "weights anew" else weights
+                found.setdefault(variant, []).append(areas(small, own, half, left))
                 print(name, variant, found[variant][-1].round(4), flush=True)
     return {variant: np.mean(pairs, axis=0) for variant, pairs in found.items()}
 

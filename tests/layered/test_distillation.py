@@ -14,12 +14,16 @@ from qipf.layered.distillation import (
     clustered_field,
     cross_entropy,
     distilled_field,
+    distilled_mixture,
     distilled_size,
     fit_targets,
     nearest_of_class,
 )
 from qipf.layered.effort import EFFORTS
+from qipf.layered.holdout import Tuning
 from qipf.layered.metric import Metric
+from qipf.layered.mixture import FittedMixture, fit_mixture, tuning_posteriors
+from qipf.network.features import LayerSite
 from tests.layered.conftest import batches
 
 PLAIN = Metric(torch.zeros(6), torch.eye(6), False)
@@ -293,6 +297,53 @@ def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
 def test_nearest_of_class_in_parts():
     full = whole(60)
     assert torch.equal(nearest_of_class(full, full), torch.arange(60))
+
+
+SITE = LayerSite("layer")
+
+
+def tuned(copies=None, own=None):
+    """A mixture of the softmax and one field, and the tuning rows it is fitted to."""
+    full, sets = whole(), {}
+    for name, noise, seed in (("clean", 1.0, 3), ("noise", 2.0, 4)):
+        rows, labels = drawn(200, 2)
+        random = torch.Generator().manual_seed(seed)
+        logits = rows[:, :3] + noise * torch.randn(200, 3, generator=random)
+        sets[name] = logits, {SITE: rows}
+    tuning = Tuning(sets, labels)
+    if copies is not None:
+        tuning.copies, tuning.copied = {SITE: copies}, full.examples[own]
+    return fit_mixture({SITE: full}, tuning), tuning
+
+
+def test_a_mixture_keeps_the_weights_of_all_examples(monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 20)
+    copies, own = copies_of(whole(), drawn(50, 7)[0])
+    mixture, tuning = tuned(copies, own)
+    found = distilled_mixture(mixture, tuning, 30, seed=0)
+    assert torch.equal(found.weights, mixture.weights)
+    (field,) = mixture.fields.values()  # at its bandwidth in the mixture
+    wanted = distilled_field(field, 30, copies, own, seed=0)
+    assert torch.equal(found.fields[SITE].embeddings, wanted.embeddings)
+    assert found.fields[SITE].bandwidth == wanted.bandwidth
+    # what the scores are fitted to is of the distilled fields
+    again = tuning_posteriors({SITE: wanted}, tuning, (1.0,))
+    torch.testing.assert_close(found.posteriors.truth, again.truth, rtol=0, atol=0)
+    assert not torch.allclose(found.posteriors.truth, mixture.posteriors.truth)
+
+
+def test_without_copies_a_field_is_distilled_at_its_own_rows_alone(monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 20)
+    mixture, tuning = tuned()
+    (field,) = mixture.fields.values()
+    found = distilled_mixture(mixture, tuning, 30, seed=5).fields[SITE]
+    wanted = distilled_field(field, 30, *NO_COPIES, seed=5)
+    assert torch.equal(found.embeddings, wanted.embeddings)
+
+
+def test_a_mixture_of_the_softmax_alone_stays(monkeypatch):
+    alone = FittedMixture({}, torch.ones(1), None)
+    assert distilled_mixture(alone, tuned()[1], 30, seed=0) is alone
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ def test_every_layer_is_weighted_at_four_widths():
 
 
 def test_no_more_posteriors_are_held_than_fit(monkeypatch):
-    whole = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+    whole = mixture_weights.tuning_posteriors(FIELDS, TUNING)
     sizes = []
     plain = mixture_weights.posteriors_of
 
@@ -216,7 +216,7 @@ def test_no_more_posteriors_are_held_than_fit(monkeypatch):
     monkeypatch.setattr(mixture_weights, "posteriors_of", recorded)
     classes, columns = next(iter(TUNING.sets.values()))[0].shape[1], 1 + 3 * len(WIDTHS)
     monkeypatch.setattr(mixture_weights, "POSTERIORS", 50 * classes * columns + 1)
-    parts = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+    parts = mixture_weights.tuning_posteriors(FIELDS, TUNING)
     assert max(sizes) == 50 * classes * columns
     torch.testing.assert_close(parts.truth, whole.truth)
 
@@ -228,7 +228,7 @@ def test_the_fields_it_was_given_are_left_alone():
 
 def test_gains_are_areas_of_each_set_less_the_softmaxs():
     """Judged on the half of the examples that did not fit the weights and the uncertainty."""
-    found = mixture_weights._tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
+    found = mixture_weights.tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
     found = found.columns([0, 1 + WIDTHS.index(1.0)])
     even = torch.arange(len(TUNING.labels)) % 2 == 0
     expected = []
@@ -292,6 +292,6 @@ def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):
     sets, count = len(TUNING.sets), len(TUNING.labels)
     for step in (1, 3):
         monkeypatch.setattr(mixture_weights, "TUNING_ROWS", sets * count // step)
-        found = mixture_weights._tuning_posteriors(FIELDS, TUNING)
+        found = mixture_weights.tuning_posteriors(FIELDS, TUNING)
         taken = -(-count // step)
         assert found.examples.tolist() == list(range(taken)) * sets

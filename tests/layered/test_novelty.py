@@ -72,6 +72,21 @@ def test_rows_that_are_zero_or_huge_have_finite_lengths():
         assert bool(torch.isfinite(lengths).all())
 
 
+def test_rows_are_whitened_where_their_metric_is():
+    """On a GPU, while the rows of the training examples are not."""
+
+    class Elsewhere:
+        mean = torch.empty(3, device="meta")
+
+        def whitened(self, rows):
+            assert rows.device == self.mean.device
+            return torch.full((len(rows), 2), 3.0)
+
+    site = LayerSite("a")
+    found = RowLengths.of({site: torch.ones(5, 3)}, [site], {site: Elsewhere()})
+    torch.testing.assert_close(found.shortest[1], torch.tensor(1e-3 * 18**0.5).double())
+
+
 def test_without_layers_there_is_nothing_to_measure():
     found = RowLengths.of({}, (), {})
     assert found(torch.ones(3, 2), {}).tolist() == [[0.0]] * 3

@@ -163,20 +163,6 @@ def test_it_is_condensed_where_it_has_more_rows_than_asked_for(condensed):
         assert torch.equal(field.embeddings, whole.embeddings)
 
 
-def test_without_copies_a_field_is_distilled_at_its_own_rows_alone(monkeypatch):
-    seen = []
-
-    def recorded(field, size, copies, own, seed, effort):
-        seen.append((size, len(copies), len(own), seed))
-        return field
-
-    monkeypatch.setattr(selection, "distilled_field", recorded)
-    tuning = Tuning({}, torch.empty(0, dtype=torch.long))
-    rows = examples({SITE: ROWS}, LABELS_OF)
-    chosen_fields(rows, tuning, [SITE], 3, 4, condensed=20, seed=5)
-    assert seen == [(20, 0, 0, 5)]
-
-
 def test_a_constant_layer_is_left_out_and_missing_classes_are_warned_of():
     sites = SITE, LayerSite("b")
     centers = examples({sites[0]: ROWS, sites[1]: torch.ones(80, 2)}, LABELS_OF)

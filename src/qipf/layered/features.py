@@ -20,6 +20,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
+from qipf.layered.distillation import distilled_mixture
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
@@ -150,8 +151,9 @@ class FeatureQIPF(LayeredModel):
                     sets["clean"], tuning.labels, whole[paired], truth[paired], seed
                 )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
-        size = self._condensed(classes)
-        if self._distillation_seed() is not None and size is not None and size < len(order):
+        size, effort = self._condensed(classes), EFFORTS[self.effort]
+        distilling = self._distillation_seed()
+        if distilling is not None and size is not None and size < len(order):
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:
@@ -168,17 +170,13 @@ class FeatureQIPF(LayeredModel):
         sample: Examples = {PLACES: order, LABELS: truth[order]}
         sample |= {site: rows[order] for site, rows in whole.rows.items()}
         with torch.no_grad(), full_precision(device):
-            fields = chosen_fields(
-                sample,
-                tuning,
-                tuple(whole.rows),
-                classes,
-                int(self.max_dimension),
-                size,
-                self._distillation_seed(),
-                EFFORTS[self.effort],
-            )
-            fields, weights, posteriors = fit_mixture(fields, tuning, most=self._most_layers())
+            sites, dimension = tuple(whole.rows), int(self.max_dimension)
+            few_centers = size if distilling is None else None
+            every = chosen_fields(sample, tuning, sites, classes, dimension, few_centers, effort)
+            mixture = fit_mixture(every, tuning, most=self._most_layers())
+            if distilling is not None and size is not None:
+                mixture = distilled_mixture(mixture, tuning, size, distilling, effort)
+        fields, weights, posteriors = mixture
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)

@@ -8,7 +8,7 @@ the uncertainty of a prediction of class k from log-odds against it,
 :math:`\log(1-\bar p_k) - \log \bar p_k` of the mixture, and the same of each posterior.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -219,7 +219,7 @@ def fit_mixture(
     if not tuning.sets:
         reason = f"fewer than {FEWEST} examples were left to weight the layers"
         return _softmax_alone(None, reason if fields else None)
-    found = _tuning_posteriors(fields, tuning)
+    found = tuning_posteriors(fields, tuning)
     if not fields:
         return _softmax_alone(found)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
@@ -248,10 +248,12 @@ def thinning(tuning: Tuning) -> int:
     return max(1, len(tuning.sets) * len(tuning.labels) // TUNING_ROWS)
 
 
-def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -> TuningPosteriors:
-    """Posteriors of all fields at all `WIDTHS`, for the tuning rows that are used."""
+def tuning_posteriors(
+    fields: Mapping[LayerSite, ClassField], tuning: Tuning, widths: Sequence[float] = WIDTHS
+) -> TuningPosteriors:
+    """Posteriors of all fields at all widths, relative to theirs, for the tuning rows in use."""
     step = thinning(tuning)
-    every = [field for field in fields.values() for _ in WIDTHS]
+    every = [field for field in fields.values() for _ in widths]
     parts = []
     for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighting layers")):
         size = max(1, POSTERIORS // (len(every) + 1) // logits.shape[1])
@@ -260,7 +262,7 @@ def _tuning_posteriors(fields: Mapping[LayerSite, ClassField], tuning: Tuning) -
                 found
                 for site, field in fields.items()
                 for found in field.at_bandwidths(
-                    rows[site][part], [width * field.bandwidth for width in WIDTHS]
+                    rows[site][part], [width * field.bandwidth for width in widths]
                 )
             ]
             posteriors = posteriors_of(logits[part], every, values)

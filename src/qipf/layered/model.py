@@ -16,6 +16,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
+from qipf.layered.distillation import distilled_mixture
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
@@ -172,10 +173,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 effort,
             )
             with full_precision(device_of(self.net)):
-                fields = chosen_fields(
-                    centers, tuning, sites, classes, int(self.max_dimension), size, seed, effort
-                )
-                fields, weights, posteriors = fit_mixture(fields, tuning, least, most)
+                few = size if seed is None else None
+                dimension = int(self.max_dimension)
+                every = chosen_fields(centers, tuning, sites, classes, dimension, few, effort)
+                mixture = fit_mixture(every, tuning, least, most)
+                if seed is not None and size is not None:
+                    mixture = distilled_mixture(mixture, tuning, size, seed, effort)
+        fields, weights, posteriors = mixture
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
         with self._changed() as model, torch.no_grad():

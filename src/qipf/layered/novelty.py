@@ -59,8 +59,9 @@ class RowLengths:
         _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
         outside = vectors[:, : last.shape[1] - last.shape[1] // 2]
         measured = [rows[site][:MOST_ROWS] for site in sites]
-        measured += [metric.whitened(rows[site][:MOST_ROWS]) for site, metric in metrics.items()]
-        lengths = [own.double().norm(dim=1).mean() for own in (*measured, offsets)]
+        for site, metric in metrics.items():  # which may be on a GPU, while the rows are not
+            measured.append(metric.whitened(rows[site][:MOST_ROWS].to(metric.mean.device)))
+        lengths = [own.double().norm(dim=1).mean().cpu() for own in (*measured, offsets)]
         shortest = (SHORTEST * torch.stack(lengths)).clamp(min=torch.finfo(torch.float32).tiny)
         directions = outside.float().contiguous()
         return cls(tuple(sites), dict(metrics), shortest, mean.float(), directions)

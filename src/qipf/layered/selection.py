@@ -11,7 +11,6 @@ from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.field.engines.base import blocks
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import distilled_field
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
 from qipf.layered.metric import Metric, Scatter, unit_length
@@ -42,14 +41,9 @@ def chosen_fields(
     classes: int,
     dimension: int,
     condensed: int | None = None,
-    seed: int | None = None,
     effort: Effort = FULL,
 ) -> dict[LayerSite, ClassField]:
-    """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer.
-
-    With a seed the field is distilled (`qipf.layered.distillation`), at the rows of the tuning's
-    copies too.
-    """
+    """The field of every layer whose rows differ, with a centre per row or `condensed` to fewer."""
     fields: dict[LayerSite, ClassField] = {}
     labels = centers[LABELS].to(tuning.labels.device)
     order = labels.argsort(stable=True)  # by class, as they are summed
@@ -67,14 +61,7 @@ def chosen_fields(
             embeddings[part] = metric(rows[order[part]])
         field = ClassField(metric, embeddings, labels[order], classes, width, examples)
         if condensed is not None and condensed < len(rows):
-            if seed is None:
-                field = condensed_field(field, condensed)
-            else:
-                # the copies' own centres, which are sorted by place for the search
-                places, by_place = examples.sort()
-                own = by_place[torch.searchsorted(places, tuning.copied)]
-                copies = tuning.copies.get(site, rows[:0])
-                field = distilled_field(field, condensed, copies, own, seed, effort)
+            field = condensed_field(field, condensed)
         fields[site] = field
     missing = sorted(set(range(classes)) - set(labels.tolist()))
     if missing:
