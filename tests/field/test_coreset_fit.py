@@ -332,7 +332,7 @@ def test_steps_are_those_of_adam(rows, monkeypatch):
     random = np.random.RandomState(3)
     order = np.concatenate([random.permutation(80) for _ in range(2)])
     expected = Mixture(*(part.clone().requires_grad_() for part in start))
-    adam = torch.optim.Adam(expected, lr=coreset_fit.LARGEST_RATE, betas=(0.9, 0.95), eps=1e-30)
+    adam = torch.optim.Adam(expected, lr=coreset_fit.LARGEST_RATE, betas=(0.9, 0.95), eps=1e-20)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, 5)
     for batch in np.split(order, range(32, 160, 32)):
         adam.zero_grad()
@@ -344,6 +344,19 @@ def test_steps_are_those_of_adam(rows, monkeypatch):
         torch.testing.assert_close(mine, theirs.detach(), rtol=1e-9, atol=1e-12)
     before, after = (float(target.loss(*part.field(places))) for part in (start, found))
     assert after < before
+
+
+def test_centres_far_from_all_points_are_not_thrown_away(monkeypatch):
+    """Their slopes are not zero in float32, but the squares of these are."""
+    monkeypatch.setattr(coreset_fit, "ALL_PROBES", 0)
+    places = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    target = Target.at(places, field_of("reference", places, 1.0)(places))
+    far = torch.linspace(10, 20, 11)
+    centers = torch.cat([places[:10], torch.stack([far, torch.zeros(11)], 1)])
+    start = Mixture(centers, torch.zeros(21), torch.tensor(-1.0))
+    found = coreset_fit._minimize(start, target, np.random.RandomState(0))
+    assert found.centers.dtype == torch.float32
+    assert float((found.centers - centers).norm(dim=1).max()) < 1
 
 
 class Scripted:

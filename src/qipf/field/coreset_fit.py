@@ -53,8 +53,9 @@ PASSES, ALL_PROBES, BATCH = 6, 2**16, 128
 #: probe's error is noise for most of many centres.
 RATE, LARGEST_RATE = 0.4, 0.04
 
-#: Adam's averages of slopes and of their squares; the last keeps a quotient of zeros finite.
-MEANS, SQUARES, TINY = 0.9, 0.95, 1e-30
+#: Adam's averages of slopes and of their squares; slopes below the last one, whose squares are zero
+#: in float32, make small steps.
+MEANS, SQUARES, TINY = 0.9, 0.95, 1e-20
 
 #: Rows, and other probes, to validate the fit on, at most.
 VALIDATION = 2**11
@@ -161,7 +162,7 @@ def probes(
     deviation: Tensor,  # (d,) of the rows
     count: int,
     random: np.random.RandomState,
-) -> Tensor:  # (count', d), count' ≤ count a multiple of the blocks
+) -> Tensor:  # (count', d), count' ≤ count a multiple of five
     """Points where predictions may fall, a fifth of each kind.
 
     Kinds: in clusters, with noise, between clusters, scaled towards the mean, scaled away from it.
@@ -187,8 +188,7 @@ def probes(
         uniform() * in_clusters(),
         (1 + uniform()) * in_clusters(),
     )
-    # kinds alternate, so that blocks are alike
-    return torch.from_numpy(np.stack(kinds, 1).reshape(-1, d))
+    return torch.from_numpy(np.stack(kinds, 1).reshape(-1, d))  # kinds alternate
 
 
 def _drawn_rows(
@@ -323,7 +323,7 @@ def _minimize(start: Mixture, target: Target, random: np.random.RandomState) -> 
     mixture = Mixture(*(part.clone().requires_grad_() for part in start))
     means, squares = ([torch.zeros_like(part) for part in start] for _ in range(2))
     largest = min(RATE / math.sqrt(start.centers.shape[0]), LARGEST_RATE)
-    memory = start.centers.new_empty(2, min(BATCH, count) * len(start.centers))
+    memory = start.centers.new_empty(2, min(BATCH, len(order)) * len(start.centers))
     for step in progress(range(1, steps + 1), "fitting centres"):
         batch = torch.from_numpy(order[(step - 1) * BATCH : step * BATCH])
         part = Target(*(values[batch] for values in target))
