@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qipf.layered.metric import Metric, Scatter, unit_length
+from qipf.layered.metric import Metric, Scatter, unit_length, units_of
 
 
 def rows_of(count=200, width=6, classes=3, seed=0):
@@ -102,6 +102,23 @@ def test_the_mean_itself_stays_at_the_origin():
     metric = Metric(torch.ones(3), torch.eye(3), gain_free=False)
     assert metric(torch.ones(1, 3)).tolist() == [[0.0, 0.0, 0.0]]
     assert unit_length(torch.zeros(2, 3)).tolist() == [[0.0] * 3] * 2
+
+
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1.0, 2.5e38])
+def test_any_row_of_float32_has_a_direction(size):
+    """Its length may be more than float32 can represent, or less than its normal numbers."""
+    found = units_of(torch.full((1, 4), size))
+    torch.testing.assert_close(found.vectors, torch.full((1, 4), 0.5))
+    assert float(found.lengths) == pytest.approx(2 * float(torch.tensor(size)))
+
+
+def test_rows_of_zeros_stay_zero_where_subnormal_numbers_count_as_zero():
+    try:
+        if not torch.set_flush_denormal(True):
+            pytest.skip("not supported by this processor")
+        assert unit_length(torch.zeros(2, 3)).tolist() == [[0.0] * 3] * 2
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("shrinkage", [0.0, 0.5])

@@ -18,7 +18,6 @@ from torch import Tensor
 #: Share of the largest variance below which a direction carries rounding, not data.
 NEGLIGIBLE = 1e-10
 
-
 #: Length of the shortest rows in float32 that are not zero.
 SHORTEST = 2.0**-149
 
@@ -38,7 +37,9 @@ def units_of(rows: Tensor) -> Units:  # (..., d)
     """
     # in float64, where squares stay in range
     lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
-    return Units(rows / lengths.clamp(min=SHORTEST).to(rows.dtype), lengths[..., 0])
+    # divided twice by its root, which is a normal float32 where a length is not
+    root = lengths.clamp(min=SHORTEST).sqrt().to(rows.dtype)
+    return Units((rows / root).div_(root), lengths[..., 0])
 
 
 def unit_length(rows: Tensor) -> Tensor:  # (..., d)
