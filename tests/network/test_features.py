@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from qipf import QIPFInputError
+from qipf.export.program import quiet
 from qipf.network.features import (
     FINEST,
     MOST_LAYERS,
@@ -56,6 +57,11 @@ class Tokens(nn.Module):
 class SequenceFirst(Tokens):
     def forward(self, x):
         return super().forward(x) if x is None else self.head(self.embed(x.transpose(0, 1)).mean(0))
+
+
+class Pooled(nn.Module):
+    def forward(self, x):
+        return grid_pooling(self, x)
 
 
 def lenet():
@@ -109,6 +115,31 @@ def test_autocast_does_not_reach_the_means(monkeypatch):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             found = pooled(values)
         torch.testing.assert_close(found, pooled(values))
+
+
+def test_only_maps_on_a_cpu_are_averaged_by_a_product(monkeypatch):
+    monkeypatch.setattr("qipf.network.features._shares", None)  # which is on the CPU
+    maps = torch.empty(10, 64, 10, 10, device="meta")
+    assert cell_means(maps, 3).shape == (10, 64, 3, 3)
+    with pytest.raises(TypeError, match="not callable"):
+        cell_means(numbers(10, 64, 10, 10), 3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("onnx_operators")
+@pytest.mark.parametrize("shape", [(4 * WIDEST,), (2 * WIDEST, 4, 4)])
+def test_wide_rows_are_averaged_in_onnx_runtime_even_if_there_are_none(shape, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    batch = ({0: torch.export.Dim("n")},)
+    with quiet():
+        program = torch.onnx.export(Pooled().eval(), (numbers(3, *shape),), dynamic_shapes=batch)
+    program.save(tmp_path / "pooled.onnx")
+    session = runtime.InferenceSession(tmp_path / "pooled.onnx")
+    name = session.get_inputs()[0].name
+    for count in (0, 1, 5):
+        values = numbers(count, *shape)
+        (found,) = session.run(None, {name: values.numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), pooled(values))
 
 
 def test_sums_of_cells_do_not_overflow_half_precision():

@@ -80,7 +80,8 @@ def grid_pooling(
     rows = value.flatten(1).float()
     if rows.shape[1] <= WIDEST:
         return rows
-    if rows.shape[1] % WIDEST == 0:
+    # in a graph by an operation that ONNX Runtime has for no rows too
+    if rows.shape[1] % WIDEST == 0 and not torch.compiler.is_compiling():
         return _last_mean(rows.unflatten(1, (WIDEST, -1)))
     return functional.adaptive_avg_pool1d(rows[:, None], WIDEST)[:, 0]
 
@@ -113,10 +114,14 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
 
 def _as_product(maps: Tensor) -> bool:
     """Whether a product with the shares of all places is faster than torch's pooling."""
-    if torch.compiler.is_compiling() or maps.dtype != torch.float32 or maps.is_cuda:
+    if torch.compiler.is_compiling() or maps.dtype != torch.float32 or not _exact_products(maps):
         return False
-    few = maps.shape[2] * maps.shape[3] <= FEW_PLACES
-    return few and maps.numel() > SMALL_MAPS and not torch.is_autocast_enabled("cpu")
+    return maps.shape[2] * maps.shape[3] <= FEW_PLACES and maps.numel() > SMALL_MAPS
+
+
+def _exact_products(values: Tensor) -> bool:
+    """Whether products are computed on a CPU and in full precision."""
+    return values.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 @cache
@@ -127,7 +132,7 @@ def _shares(height: int, width: int, grid: int) -> Tensor:  # (H W, grid²)
 
 
 def _last_mean(values: Tensor) -> Tensor:  # (..., q) -> (...)
-    if values.is_cuda or torch.is_autocast_enabled("cpu"):  # products in low precision
+    if not _exact_products(values):
         return values.mean(-1)
     # several times as fast for few numbers
     return values @ values.new_full(values.shape[-1:], 1 / values.shape[-1])
