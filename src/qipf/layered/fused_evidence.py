@@ -163,10 +163,9 @@ class FusedEvidence:
             dtype=torch.float64,
             device=self.device,
         )
-        shortest = (
-            lengths.shortest.double()
-        )  # those of rows, then of whitened rows, then the part's
-        self._shortest = pad(shortest, (1 + len(self.fields), 0)).to(self.device)
+        # of the rows, then of the whitened rows, then of the part
+        shortest = pad(lengths.shortest.double(), (1 + len(self.fields), 0))
+        self._shortest = shortest.to(self.device)
         self._error, self._novelty = (
             torch.tensor(model.parameters(), dtype=torch.float64, device=self.device)
             for model in models

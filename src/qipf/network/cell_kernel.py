@@ -4,12 +4,10 @@
 
 from __future__ import annotations  # without Triton its types have no names
 
-from contextlib import nullcontext
-
 import torch
 from torch import Tensor
 
-from qipf.field.engines.triton import INTERPRETED
+from qipf.field.engines.triton import INTERPRETED, launching_on, power_of_two
 from qipf.field.engines.triton_kernels import INSTALLED, jit
 
 if INSTALLED:
@@ -69,10 +67,10 @@ def cell_means(maps: Tensor, grid: int) -> Tensor | None:  # (n, C, H, W) -> (n,
     count, channels, height, width = maps.shape
     means = torch.empty(count, channels, grid, grid, device=maps.device)
     bands, length = count * channels * grid, height * width // grid
-    held = 1 << (length - 1).bit_length()
+    held = power_of_two(length)
     several = HELD // held
     try:
-        with torch.cuda.device(maps.device) if maps.is_cuda else nullcontext():
+        with launching_on(maps.device):
             cell_kernel[(max(1, -(-bands // several)),)](
                 maps, means, bands, length, width, GRID=grid, BANDS=several, LENGTH=held,
                 num_warps=4,
