@@ -35,11 +35,11 @@ WINDOW, MILD = 1000, 0.05
 ESTIMATES = ("estimate", "without_classes", "confidence", "threshold")
 
 
-def rows_of(bench: NetworkBench) -> Iterator[Row]:
+def rows_of(bench: NetworkBench, reduction: str) -> Iterator[Row]:
     """A line for each level."""
     data, suite = bench.dataset, bench.setting.suite
     images, labels = unit_range(data.train_images), data.train_labels
-    model = qipf.LayeredQIPF(bench.network, random_state=suite.seed)
+    model = qipf.LayeredQIPF(bench.network, reduction=reduction, random_state=suite.seed)
     model.fit(zip(images.split(1000), labels.split(1000), strict=True))
     # some sets are sorted by class, and a window must not have classes of its own
     order = torch.randperm(
@@ -113,6 +113,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--reduction", default="auto", help="of the centres, as in LayeredQIPF")
     parser.add_argument("-o", "--output", type=Path, default=Path("results/estimated-accuracy.csv"))
     options = parser.parse_args()
     for network in options.networks:
@@ -120,7 +121,7 @@ def main() -> None:
             suite = replace(find(options.suite), seed=seed)
             setting = Setting(suite, options.run, options.device, options.data)
             with torch.no_grad():
-                rows = list(rows_of(NetworkBench(setting, network)))
+                rows = list(rows_of(NetworkBench(setting, network), options.reduction))
             old = read(options.output)
             kept = [r for r in old if (r["network"], r["seed"]) != (network, str(seed))]
             with options.output.open("w", newline="") as file:

@@ -26,7 +26,7 @@ from error_data import bench_of
 from qipf.bench.methods import CleanData
 from qipf.layered import distillation, holdout
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import clustered_field, distilled_field
+from qipf.layered.distillation import Labelled, clustered_field, distilled_field
 from qipf.layered.error_model import fit_error_model
 from qipf.layered.families import fitting_families
 from qipf.layered.holdout import COPIED, INPUTS, Tuning, sample_examples, tuning_sets
@@ -63,8 +63,11 @@ def fitted(size: int, **constants: Any) -> Callable[[ClassField, Tuning, LayerSi
     def distilled(field: ClassField, tuning: Tuning, site: LayerSite) -> ClassField:
         places, by_place = field.examples.sort()
         own = by_place[torch.searchsorted(places, tuning.copied)]
+        copies = Labelled(tuning.copies[site], field.labels[own])
+        sets = [rows[site] for _, rows in tuning.sets.values()]
+        held = Labelled(torch.cat(sets), tuning.labels.repeat(len(sets)))
         with patch.multiple(distillation, **{"STEPS": distillation.STEPS, **constants}):
-            return distilled_field(field, size, tuning.copies[site], own, 0)
+            return distilled_field(field, size, copies, held, 0)
 
     return distilled
 
@@ -73,16 +76,21 @@ VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
     "all examples": lambda field, tuning, site: field,
     "half of them": lambda field, tuning, site: of_some(field, len(field.labels) // 2),
     "another half": lambda field, tuning, site: of_some(field, len(field.labels) // 2, 1),
-    "clusters, 1,800": lambda field, tuning, site: clustered_field(
-        field, 1800, torch.Generator().manual_seed(0)
+    "clusters, 1,500": lambda field, tuning, site: clustered_field(
+        field, 1500, torch.Generator().manual_seed(0)
     ),
-    "distilled, 1,800": fitted(1800),
-    "weights anew": fitted(1800),
+    "distilled, 500": fitted(500),
     "distilled, 1,000": fitted(1000),
-    "classes alone": fitted(1800, BLENDS=0),
-    "λ = 1": fitted(1800, OF_CLASS=1.0),
-    "λ = 16": fitted(1800, OF_CLASS=16.0),
-    "120 steps, 8,000 rows": fitted(1800, STEPS=120, MOST_ROWS=8000),
+    "distilled, 1,500": fitted(1500),
+    "distilled, 2,000": fitted(2000),
+    "distilled, 6,000": fitted(6000),
+    "weights anew": fitted(1500),
+    "classes alone": fitted(1500, BLENDS=0),
+    "λ = 1": fitted(1500, OF_CLASS=1.0),
+    "λ = 16": fitted(1500, OF_CLASS=16.0),
+    "60 steps": fitted(1500, STEPS=60),
+    "120 steps": fitted(1500, STEPS=120),
+    "960 steps": fitted(1500, STEPS=960),
 }
 
 
@@ -144,7 +152,7 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
             half = part_of(tuning, known, 0)
             kept, weights, _ = fit_mixture(fields, half, most=MOST_LAYERS)
             for variant in options.variants:
-                small = {s: VARIANTS[variant](f, tuning, s) for s, f in kept.items()}
+                small = {s: VARIANTS[variant](f, half, s) for s, f in kept.items()}
                 own = None if variant == "weights anew" else weights
                 found.setdefault(variant, []).append(areas(small, own, half, left))
                 print(name, variant, found[variant][-1].round(4), flush=True)

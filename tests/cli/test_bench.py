@@ -92,7 +92,7 @@ def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     code, *_ = run(
         monkeypatch, capsys, "bench", "run", "--suite", "paper", "--jobs", 3, "--seed", 5,
-        "--only", "method=qipf", "--only", "level=2", "--data", "d", "--no-keep-scores",
+        "--only", "method=qipf", "--only", "level=2", "--data", "d", "--no-keep-scores", "--tf32",
     )  # fmt: skip
     assert code == 0
     assert str(seen.pop("data")) == "d"
@@ -104,6 +104,7 @@ def test_options_reach_the_runner(monkeypatch, capsys, tmp_path):
         "seed": 5,
         "only": ["method=qipf", "level=2"],
         "keep_scores": False,
+        "tf32": True,
     }
 
 

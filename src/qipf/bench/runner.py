@@ -46,6 +46,7 @@ def run(
     only: Iterable[str] = (),
     data: str | Path | None = None,
     keep_scores: bool = True,
+    tf32: bool = False,
 ) -> Path:
     """Do the tasks of a suite that have no result in `out`, and return the file of its results.
 
@@ -59,6 +60,8 @@ def run(
     only : filters such as ``"method=qipf,entropy"`` (see `Suite.narrowed`).
     data : the folder that datasets are read from (see `qipf.bench.datasets.load`).
     keep_scores : whether each method's uncertainties are kept too.
+    tf32 : on a GPU, convolutions in TensorFloat-32, several times as fast; predictions then differ
+        from those of a CPU for a few images in a thousand. The results' ``device`` says so.
 
     >>> import tempfile
     >>> from qipf.bench.suites import BenchNetwork
@@ -75,7 +78,7 @@ def run(
         chosen = replace(chosen, seed=seed)
     chosen = chosen.narrowed(only)
     setting = Setting(
-        chosen, Path(out), _device(device), None if data is None else Path(data), keep_scores
+        chosen, Path(out), _device(device), None if data is None else Path(data), keep_scores, tf32
     )
     with locked_folder(setting.out):
         log = ResultLog(setting.out / RESULTS)
@@ -189,7 +192,7 @@ def _results(
     setting: Setting, phases: list[list[Job]], processes: int, loaded: dict[str, Dataset]
 ) -> Generator[Record, None, None]:
     if processes == 1:
-        with _exact_arithmetic(setting.device):
+        with _arithmetic(setting):
             runner = _JobRunner(setting, loaded)
             for network in dict.fromkeys(job.network for job in phases[0]):  # one in memory
                 for job in (job for jobs in phases for job in jobs if job.network == network):
@@ -212,23 +215,23 @@ def _work(setting: Setting, job: Job) -> list[Record]:
     global _runner
     if _runner is None:
         silence()  # the parent shows the progress
-        _compute_exactly(setting.device)
+        _set_arithmetic(setting)
         _runner = _JobRunner(setting)
     return list(_runner.results(job))
 
 
-def _compute_exactly(device: str) -> None:
+def _set_arithmetic(setting: Setting) -> None:
     """One thread on the CPU; on a GPU no TensorFloat-32, whose ten bits change predictions."""
-    if torch.device(device).type == "cpu":
+    if torch.device(setting.device).type == "cpu":
         torch.set_num_threads(1)
     else:
-        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = setting.tf32
 
 
 @contextlib.contextmanager
-def _exact_arithmetic(device: str) -> Iterator[None]:
+def _arithmetic(setting: Setting) -> Iterator[None]:
     threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
-    _compute_exactly(device)
+    _set_arithmetic(setting)
     try:
         yield
     finally:

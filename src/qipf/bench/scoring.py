@@ -47,6 +47,7 @@ class Setting:
     device: str
     data: Path | None = None
     keep_scores: bool = True
+    tf32: bool = False
 
 
 class NetworkBench:
@@ -213,7 +214,7 @@ class NetworkBench:
             "dataset_note": self.dataset.note,
             "parameters": parameters(self.setting.suite, task),
             "fitted": method.chosen(),
-            "device": _device_name(self._device),
+            "device": _device_name(self._device, self.setting.tf32),
             "versions": _versions(),
         }
 
@@ -229,9 +230,9 @@ def parameters(suite: Suite, task: Task) -> dict[str, Any]:
     }
 
 
-def _device_name(device: torch.device) -> str:
+def _device_name(device: torch.device, tf32: bool) -> str:
     if device.type == "cuda":
-        return f"cuda ({torch.cuda.get_device_name(device)})"
+        return f"cuda ({torch.cuda.get_device_name(device)}{', TF32' if tf32 else ''})"
     return f"{device.type} ({platform.machine()})"
 
 

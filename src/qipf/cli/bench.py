@@ -32,6 +32,9 @@ def run(
     keep_scores: Annotated[
         bool, Option(help="Keep the uncertainties of every method, for figures.")
     ] = True,
+    tf32: Annotated[
+        bool, Option("--tf32", help="On a GPU, faster convolutions with rounded numbers.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a benchmark suite; run again, it continues where it stopped.
@@ -56,6 +59,7 @@ def run(
             only=only or (),
             data=data,
             keep_scores=keep_scores,
+            tf32=tf32,
         )
     except KeyboardInterrupt:
         text = f"\nStopped; finished results are in {folder}. Run the same command to continue."

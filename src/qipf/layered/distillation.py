@@ -24,14 +24,14 @@ from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import FittedMixture, tuning_posteriors
+from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
 from qipf.progress import progress
 
 #: Smallest count of a centre in a file.
 FEWEST = 1e-30
 
 #: Centres of a layer's field, if no other number is wanted: at least this many, and for each class.
-DISTILLED, EACH_CLASS = 1800, 20
+DISTILLED, EACH_CLASS = 1500, 20
 
 #: Most training rows of the fit; the copies come on top.
 MOST_ROWS = 60_000
@@ -45,14 +45,11 @@ SECOND, NOISE = 0.9, 0.7
 #: λ, and how far below the largest class field the others are compared, as logarithms.
 OF_CLASS, LOWEST = 4.0, 15.0
 
-#: The rows of one centre in this many validate the fit.
-VALIDATION = 10
-
 #: Steps of Lloyd's algorithm, and rows that are compared with the means at a time.
 LLOYD, COMPARED = 6, 8192
 
 #: Steps of Adam, rows of each, and the largest rates of places, log weights and log bandwidth.
-STEPS, BATCH, RATES = 480, 512, (5e-3, 5e-2, 1e-2)
+STEPS, BATCH, RATES = 240, 512, (7e-3, 7e-2, 1.4e-2)
 
 #: The bandwidth stays within this factor of the field's.
 FACTOR = 4.0
@@ -71,29 +68,39 @@ def distilled_mixture(
     Those are fitted with the fields of all examples. Distilled fields are fitted to copies that are
     perturbed as the tuning rows are, and seem better on these than they are on other inputs.
     """
-    fields = {}
+    fields, step = {}, thinning(tuning)
     for site, field in progress(mixture.fields.items(), "distilling fields"):
         places, by_place = field.examples.sort()
         own = by_place[torch.searchsorted(places, tuning.copied)]
-        copies = tuning.copies.get(site, field.metric.mean.expand(0, -1))
-        fields[site] = distilled_field(field, size, copies, own, seed, effort)
+        none = field.metric.mean.expand(0, -1)
+        copies = Labelled(tuning.copies.get(site, none), field.labels[own.to(field.labels.device)])
+        sets = [rows[site][::step] for _, rows in tuning.sets.values()]
+        held = Labelled(torch.cat([none, *sets]), tuning.labels[::step].repeat(len(sets)))
+        fields[site] = distilled_field(field, size, copies, held, seed, effort)
     if all(fields[site] is field for site, field in mixture.fields.items()):
         return mixture
     return FittedMixture(fields, mixture.weights, tuning_posteriors(fields, tuning, (1.0,)))
 
 
+class Labelled(NamedTuple):
+    """Rows of a layer and their classes."""
+
+    rows: Tensor  # (n, D)
+    labels: Tensor  # (n,)
+
+
 def distilled_field(
     field: ClassField,
     size: int,
-    copies: Tensor,  # (m, D) rows of perturbed copies
-    own: Tensor,  # (m,) the centres of `field` that they are copies of
+    copies: Labelled,  # perturbed copies of examples of `field`
+    held: Labelled,  # of other examples
     seed: int,
     effort: Effort = FULL,
 ) -> ClassField:
     """About `size` centres fitted to the classes at the rows of `field` and at the copies.
 
-    The clusters' means if there is nothing to fit, or too much for a table of centres and classes,
-    or if the fit is no better at rows of other examples. The field itself if it is no larger.
+    The clusters' means if there is too much to fit for a table of centres and classes, or if the
+    fit is no better at the rows that are held out. The field itself if it is no larger.
     """
     if size >= len(field.embeddings):
         return field
@@ -102,21 +109,22 @@ def distilled_field(
     if len(start.embeddings) * field.classes > LARGEST_TABLE:
         return start
     device = field.embeddings.device
-    rows = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
-    own = torch.cat([rows, own.to(device)])
-    points = torch.cat([field.embeddings[rows], *map(field.metric, copies.split(COMPARED))])
-    labels = field.labels[own].long()
-    others = own % VALIDATION == 0
-    targets = fit_targets(points[~others], labels[~others], *blends(field, random))
+    own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
+    points = torch.cat([field.embeddings[own], *map(field.metric, copies.rows.split(COMPARED))])
+    labels = torch.cat([field.labels[own], copies.labels.to(field.labels)]).long()
+    targets = fit_targets(points, labels, *blends(field, random))
     fitted = _fitted(start, targets, random, max(1, round(effort.steps * STEPS)))
     fitted.examples = field.examples[nearest_of_class(fitted, field).cpu()]
-    return min(start, fitted, key=lambda f: cross_entropy(f, points[others], labels[others]))
+    # not by rows of the field: the clusters' means are made of them
+    return min(start, fitted, key=lambda found: cross_entropy(found, held))
 
 
-def cross_entropy(field: ClassField, points: Tensor, labels: Tensor) -> float:
-    """Mean of minus the log posterior of the true class at embedded points; 0 without any."""
-    found = field.leave_one_out(points, torch.full_like(labels, -1)).posterior
-    return -float(found.gather(1, labels[:, None]).double().log().sum()) / max(1, len(labels))
+def cross_entropy(field: ClassField, given: Labelled) -> float:
+    """Mean of minus the log posterior of the true class; 0 without rows."""
+    if not len(given.rows):
+        return 0.0
+    found = field(given.rows).posterior.gather(1, given.labels[:, None].to(field.labels.device))
+    return -float(found.double().log().mean())
 
 
 def clustered_field(field: ClassField, size: int, random: torch.Generator) -> ClassField:

@@ -73,7 +73,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         or a sample of `max_centers`; ``"coreset"`` condenses up to 60,000 examples into weighted
         centres, at least one for each class; ``"distilled"`` fits few weighted centres of at most
         four layers to the classes of these examples and of perturbed copies, and to the field of
-        all examples: 1,800, or 20 for each of many classes, unless `max_centers` is another
+        all examples: 1,500, or 20 for each of many classes, unless `max_centers` is another
         number than 60,000.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
