@@ -1,140 +1,120 @@
-"""What LayeredQIPF loses with few centres, on trained networks of a suite's run.
+"""What distilled fields gain and lose against fields of all training examples.
 
-    python benchmarks/distilled.py --suite paper --run runs/paper --data DATA --seeds 0 1 2
-    python benchmarks/distilled.py --suite modern --run runs/modern --data DATA
+    python benchmarks/distilled.py run --suite paper --data DATA --seeds 0 1 2
+    python benchmarks/distilled.py table
 
-All training examples as centres, a coreset of 1,500 and 1,500 distilled centres. Mean ROC-AUC and
-PR-AUC of error detection over the levels of each of the suite's corruptions, then over the
-corruptions; seconds to fit, and bytes of the file. Writes results/distilled.csv, where the rows of
-other networks, seeds and cases stay, and prints the means over the seeds and what is lost against
-all examples.
+`run` scores a suite with `LayeredQIPF(reduction="random")`; networks are those of the folder, or
+are trained into it. `table` compares results/all-examples with results/paper, results/modern and
+results/ood, which have the distilled fields of the default. Both count the same cells: means over
+levels, then over seeds and corruptions, of the uncertainty on clean and corrupted data, with
+corruptions like the tuning perturbations and unlike them apart, and of the novelty on other data
+sets. Writes results/distilled.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import tempfile
-import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
-import qipf
-from qipf.bench.methods import CleanData
-from qipf.bench.methods.network import ROWS
-from qipf.bench.scoring import NetworkBench, Setting
+from qipf.bench import runner
+from qipf.bench.corruptions import CORRUPTIONS, UNRELATED
+from qipf.bench.results import read_results
 from qipf.bench.suites import CLEAN, find
-from qipf.metrics.error_detection import evaluate
 
-Row = dict[str, str]
+UNCERTAINTY, NOVELTY = "qipf_plus", "qipf_plus_novelty"
+METRICS = ("roc_auc", "pr_auc", "augrc")
 
-CASES: dict[str, dict[str, Any]] = {
-    "all examples": {"reduction": "random"},
-    "coreset of 1,500": {"reduction": "coreset", "max_centers": 1500},
-    "distilled": {"reduction": "distilled"},
+Cell = tuple[str, int, str]  # network, seed, corruption
+
+GROUPS: dict[str, tuple[str, Callable[[str], bool]]] = {
+    "clean": (UNCERTAINTY, lambda name: name == CLEAN),
+    "all corruptions": (UNCERTAINTY, lambda name: name in CORRUPTIONS),
+    "corruptions like the tuning perturbations": (
+        UNCERTAINTY,
+        lambda name: name in CORRUPTIONS and name not in UNRELATED,
+    ),
+    "the other corruptions": (UNCERTAINTY, lambda name: name in UNRELATED),
+    "other data sets, novelty": (NOVELTY, lambda name: name != CLEAN and name not in CORRUPTIONS),
 }
 
 
-def rows_of(bench: NetworkBench, cases: list[str]) -> Iterator[Row]:
-    """A line for each case."""
-    data, net, suite = bench.dataset, bench.network, bench.setting.suite
-    clean = CleanData(net, data.train_images, data.train_labels)
-    levels = dict.fromkeys(
-        (task.corruption, task.level)
-        for task in suite.tasks()
-        if task.network == bench.spec.name and task.corruption not in (CLEAN, *suite.unseen)
-    )
-    for case in cases:
-        options = CASES[case]
-        start = time.perf_counter()
-        model = qipf.LayeredQIPF(net, random_state=suite.seed, **options).fit(clean.batches())
-        seconds = time.perf_counter() - start
-        found: dict[str, list[tuple[float, float]]] = {}
-        for corruption, level in levels:
-            parts = [model(part) for part in bench.inputs(corruption, level).split(ROWS)]
-            predicted = torch.cat([part.predicted for part in parts]).cpu()
-            wrong = (predicted != bench.test_labels).numpy()
-            if wrong.all() or not wrong.any():
-                continue
-            uncertainty = torch.cat([part.uncertainty for part in parts]).cpu().numpy()
-            metrics = evaluate(uncertainty, wrong)
-            found.setdefault(corruption, []).append((metrics["roc_auc"], metrics["pr_auc"]))
-        means = np.array([np.mean(pairs, axis=0) for pairs in found.values()]).mean(0)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "model.qipf"
-            model.save(file)
-            size = file.stat().st_size
-        yield {
-            "network": bench.spec.name,
-            "seed": str(suite.seed),
-            "case": case,
-            "test_inputs": str(len(bench.test_labels)),
-            "layers": str(len(model.fields_)),
-            "centers": str(max((len(field.embeddings) for field in model.fields_), default=0)),
-            "roc_auc": f"{means[0]:.5f}",
-            "pr_auc": f"{means[1]:.5f}",
-            "megabytes": f"{size / 1e6:.2f}",
-            "seconds_to_fit": f"{seconds:.1f}",
-            "device": str(next(net.parameters()).device.type),
-        }
+def cells_of(folders: list[Path], method: str) -> dict[Cell, dict[float, np.ndarray]]:
+    """Metrics by network, seed and corruption, and by level."""
+    found: dict[Cell, dict[float, np.ndarray]] = defaultdict(dict)
+    for folder in folders:
+        for record in read_results(folder):
+            values = [record.get(metric) for metric in METRICS]
+            if record["method"] == method and None not in values:
+                key = record["network"], record["seed"], record["corruption"]
+                found[key][float(record["level"])] = np.array(values, float)
+    return found
 
 
-def summary(rows: list[Row]) -> Iterator[str]:
-    """For each network and case the means over seeds, and what is lost against all examples."""
-    for network in dict.fromkeys(row["network"] for row in rows):
-        means = {}
-        for case in CASES:
-            own = [row for row in rows if (row["network"], row["case"]) == (network, case)]
-            if own:
-                pairs = [(float(row["roc_auc"]), float(row["pr_auc"])) for row in own]
-                means[case] = np.mean(pairs, axis=0)
-        for case, mean in means.items():
-            lost = mean - means.get("all examples", mean)
-            yield (
-                f"{network:18} {case:18} ROC-AUC {mean[0]:.4f} ({lost[0]:+.4f})  "
-                f"PR-AUC {mean[1]:.4f} ({lost[1]:+.4f})"
-            )
+def table(results: Path) -> Iterator[str]:
+    """For each group of corruptions a table of the networks."""
+    suites = [results / name for name in ("paper", "modern", "ood")]
+    for title, (method, wanted) in GROUPS.items():
+        few, whole = (cells_of(f, method) for f in (suites, [results / "all-examples"]))
+        pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
+        for cell in few.keys() & whole.keys():
+            levels = few[cell].keys() & whole[cell].keys()
+            if wanted(cell[2]) and levels:
+                both = [
+                    np.nanmean([own[cell][level] for level in levels], 0) for own in (whole, few)
+                ]
+                pairs[cell[0]].append((both[0], both[1]))
+        yield f"## {title.capitalize()}\n"
+        yield "| network | cells | all examples: ROC-AUC / PR-AUC / AUGRC | distilled |"
+        yield "| --- | --- | --- | --- |"
+        means = []
+        for network in sorted(pairs):
+            whole_mean, few_mean = np.mean(pairs[network], axis=0)
+            means.append((whole_mean, few_mean))
+            yield line(network, str(len(pairs[network])), whole_mean, few_mean)
+        yield line("mean", "", *np.mean(means, axis=0)) + "\n"
+
+
+def line(network: str, cells: str, whole: np.ndarray, few: np.ndarray) -> str:
+    """A row of the table, with differences."""
+    shown = " / ".join(f"{value:.4f}" for value in whole)
+    change = " / ".join(f"{value:+.4f}" for value in few - whole)
+    return f"| {network} | {cells} | {shown} | {change} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--run", type=Path, required=True, help="folder with trained networks")
+    parser.add_argument("command", choices=["run", "table"])
     parser.add_argument("--suite", default="paper")
+    parser.add_argument("--out", type=Path, default=Path("runs/all-examples"))
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--networks", nargs="+", help="all of the suite, if not given")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--images", type=int, help="largest number of test inputs")
-    parser.add_argument("-o", "--output", type=Path, default=Path("results/distilled.csv"))
+    parser.add_argument("--only", action="append", default=[], help="as in qipf bench run")
+    parser.add_argument("--tf32", action="store_true", help="as in qipf bench run")
+    parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args()
+    if options.command == "table":
+        text = "\n".join(["# Distilled fields against all examples\n", *table(options.results)])
+        (options.results / "distilled.md").write_text(text)
+        print(text)
+        return
     suite = find(options.suite)
-    if options.images is not None:
-        suite = replace(suite, most=options.images)
-    rows: list[Row] = []
-    if options.output.exists():
-        with options.output.open(newline="") as lines:
-            rows = list(csv.DictReader(lines))
-    for network in options.networks or [spec.name for spec in suite.networks]:
-        for seed in options.seeds:
-            seeded = replace(suite, seed=seed)
-            setting = Setting(seeded, options.run, options.device, options.data)
-            new = []
-            for row in rows_of(NetworkBench(setting, network), options.cases):
-                new.append(row)
-                print(*row.values(), sep="  ", flush=True)
-            mine = [(network, str(seed), case) for case in options.cases]
-            rows = [r for r in rows if (r["network"], r["seed"], r["case"]) not in mine] + new
-            with options.output.open("w", newline="") as lines:
-                writer = csv.DictWriter(lines, list(new[0]))
-                writer.writeheader()
-                writer.writerows(rows)
-    print(*summary(rows), sep="\n")
+    every = {name: {"reduction": "random"} for name in (UNCERTAINTY, NOVELTY)}
+    for seed in options.seeds:
+        runner.run(
+            replace(suite, seed=seed, options={**suite.options, **every}),
+            options.out,
+            device=options.device,
+            only=[*options.only, f"method={UNCERTAINTY},{NOVELTY}"],
+            data=options.data,
+            keep_scores=False,
+            tf32=options.tf32,
+        )
 
 
 if __name__ == "__main__":

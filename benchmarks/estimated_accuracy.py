@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--networks", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--reduction", default="auto", help="of the centres, as in LayeredQIPF")
+    parser.add_argument("--reduction", default="distilled", help="as in LayeredQIPF")
     parser.add_argument("-o", "--output", type=Path, default=Path("results/estimated-accuracy.csv"))
     options = parser.parse_args()
     for network in options.networks:

@@ -398,7 +398,8 @@ def test_few_examples_are_the_centres_and_are_not_copied(net, data, fresh, monke
 
 def test_distilled_fields_of_at_most_four_layers(net):
     assert qipf.LayeredQIPF(net, reduction="distilled")._most_layers() == 4
-    assert qipf.LayeredQIPF(net)._most_layers() is None
+    assert qipf.LayeredQIPF(net)._most_layers() == 4
+    assert qipf.LayeredQIPF(net, reduction="random")._most_layers() is None
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def fit(
     ] = None,
     max_risk: MaxRisk = None,
     max_centers: Annotated[int, Option(help="Maximum number of centres of a layer.")] = 60_000,
-    reduction: Annotated[str, Option(help="random (auto), coreset or distilled.")] = "auto",
+    reduction: Annotated[str, Option(help="distilled (auto), random or coreset.")] = "auto",
     seed: Annotated[
         int, Option(help="Seed of all random choices.", min=0, max=LARGEST_SEED - 1)
     ] = 0,

@@ -95,21 +95,21 @@ class LayeredModel(CalibrationMixin):
     def _examples(self) -> int:
         """Number of training examples to keep."""
         centers = int(self.max_centers)
-        return centers if self.reduction in ("auto", "random") else max(centers, MOST_EXAMPLES)
+        return centers if self.reduction == "random" else max(centers, MOST_EXAMPLES)
 
     def _condensed(self, classes: int) -> int | None:
         """Number of centres that a layer's examples are condensed to; None for all of them."""
         centers = int(self.max_centers)
         if self._distillation_seed() is not None and centers == MOST_EXAMPLES:
             return distilled_size(classes)
-        return None if self.reduction in ("auto", "random") else centers
+        return None if self.reduction == "random" else centers
 
     def _most_tuning(self) -> int:
         """Largest number of examples to hold out."""
         return min(int(self.max_tuning), EFFORTS[self.effort].tuning)
 
     def _distillation_seed(self) -> int | None:
-        return int(self.random_state) if self.reduction == "distilled" else None
+        return int(self.random_state) if self.reduction in ("auto", "distilled") else None
 
     def _most_layers(self) -> int | None:
         return None if self._distillation_seed() is None else MOST_LAYERS
@@ -234,7 +234,7 @@ class LayeredModel(CalibrationMixin):
         if max_centers is not None:
             raise QIPFInputError(
                 "max_centers= is for fields of logits. For a smaller file fit "
-                f"{type(self).__name__} with reduction='distilled' and max_centers=...."
+                f"{type(self).__name__} with a smaller max_centers=...."
             )
         metadata: dict[str, Any] = {
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),

@@ -67,14 +67,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
         over the network's depth, and keeps those with a notable weight; or the names of layers
         whose outputs to use.
-    max_centers : largest number of centres of a layer's field. Time, memory and files grow with
-        them.
-    reduction : ``"random"``, which ``"auto"`` stands for, makes all training examples the centres,
-        or a sample of `max_centers`; ``"coreset"`` condenses up to 60,000 examples into weighted
-        centres, at least one for each class; ``"distilled"`` fits few weighted centres of at most
-        four layers to the classes of these examples and of perturbed copies, and to the field of
-        all examples: 1,500, or 20 for each of many classes, unless `max_centers` is another
-        number than 60,000.
+    max_centers : largest number of examples that a layer's field is made of, or of its centres if
+        it is another number than 60,000. Time, memory and files grow with the centres.
+    reduction : ``"distilled"``, which ``"auto"`` stands for, fits few weighted centres of at most
+        four layers to the classes of the examples and of perturbed copies, and to the field of all
+        examples: 1,500, or 20 for each of many classes. ``"random"`` makes all examples the
+        centres, which costs more and suits networks that are often wrong; ``"coreset"`` condenses
+        them into weighted centres, at least one for each class.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.

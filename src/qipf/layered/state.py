@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from qipf.layered.base import LayeredModel
 
 #: How training examples become centres.
-REDUCTIONS = ("auto", "random", "coreset", "distilled")
+REDUCTIONS = ("auto", "distilled", "random", "coreset")
 
 #: What rows of a layer can be, by the kind of a file.
 SIDES = {"layers": ("input", "output"), "features": ("features",)}

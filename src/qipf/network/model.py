@@ -232,7 +232,7 @@ class NetworkModel(CalibrationMixin, ABC):
             keyword inputs. By default a few inputs that `fit` has seen.
         rule : its threshold adds the output ``accepted``; by default the model's own, if any.
         max_centers : condense the field to so many weighted centres, for a smaller, faster file;
-            not for `LayeredQIPF`, which takes ``reduction="coreset"`` instead.
+            not for `LayeredQIPF`, whose own `max_centers` limits them.
         check : run the file in ONNX Runtime, if installed, and compare with PyTorch.
 
         The outputs are ``logits``, ``uncertainty`` and more; see docs/export.md.

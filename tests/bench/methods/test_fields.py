@@ -119,7 +119,7 @@ def test_scores_are_those_of_the_model_it_fits(reduction, small, shifted):
 @pytest.mark.slow
 def test_fields_are_the_models_own_by_default(small):
     """Which has all training images as centres if they are few."""
-    assert (Layers().max_centers, Layers().reduction) == (MOST_EXAMPLES, "auto")
+    assert (Layers().max_centers, Layers().reduction) == (MOST_EXAMPLES, "distilled")
     method = Layers(max_tuning=50).fit(small)
     centers = len(small.images) - 50
     assert [len(field.embeddings) for field in method.model_.fields_] == [centers] * len(

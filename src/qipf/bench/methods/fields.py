@@ -139,7 +139,7 @@ class Layers(Method):
     """
 
     max_centers: int = MOST_EXAMPLES
-    reduction: str = "auto"
+    reduction: str = "distilled"
     max_dimension: int = 128
     max_tuning: int = 1000
     name = "qipf_plus"
