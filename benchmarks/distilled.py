@@ -29,6 +29,12 @@ from qipf.bench.suites import CLEAN, find
 UNCERTAINTY, NOVELTY = "qipf_plus", "qipf_plus_novelty"
 METRICS = ("roc_auc", "pr_auc", "augrc")
 
+ABOUT = """`python benchmarks/distilled.py table`. A cell is a network's seed under a corruption, or
+with another data set, that both results have. Not all rows of results/all-examples were made by
+`run`: those of most seeds 1 and 2 are of the suites' first runs, when all examples were the
+default, without TensorFloat-32 and, for MNIST, of networks of the first training.
+"""
+
 Cell = tuple[str, int, str]  # network, seed, corruption
 
 GROUPS: dict[str, tuple[str, Callable[[str], bool]]] = {
@@ -61,8 +67,8 @@ def table(results: Path) -> Iterator[str]:
     for title, (method, wanted) in GROUPS.items():
         few, whole = (cells_of(f, method) for f in (suites, [results / "all-examples"]))
         pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
-        for cell in few.keys() & whole.keys():
-            levels = few[cell].keys() & whole[cell].keys()
+        for cell in sorted(few.keys() & whole.keys()):
+            levels = sorted(few[cell].keys() & whole[cell].keys())
             if wanted(cell[2]) and levels:
                 both = [
                     np.nanmean([own[cell][level] for level in levels], 0) for own in (whole, few)
@@ -90,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", choices=["run", "table"])
     parser.add_argument("--suite", default="paper")
-    parser.add_argument("--out", type=Path, default=Path("runs/all-examples"))
+    parser.add_argument("--out", type=Path, default=Path("results/all-examples"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -99,7 +105,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args()
     if options.command == "table":
-        text = "\n".join(["# Distilled fields against all examples\n", *table(options.results)])
+        title = "# Distilled fields against all examples\n"
+        text = "\n".join([title, ABOUT, *table(options.results)])
         (options.results / "distilled.md").write_text(text)
         print(text)
         return

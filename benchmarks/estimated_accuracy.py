@@ -66,6 +66,7 @@ def rows_of(bench: NetworkBench, reduction: str) -> Iterator[Row]:
             "seed": str(suite.seed),
             "corruption": corruption,
             "level": f"{level:g}",
+            "reduction": reduction,
             "accuracy": f"{right.double().mean():.4f}",
             "estimate": f"{told.accuracy:.4f}",
             "low": f"{told.low:.4f}",

@@ -38,6 +38,7 @@ STAGES = {
     "tuning_sets": "perturbing",
     "chosen_fields": "choosing",
     "fit_mixture": "weighting",
+    "distilled_mixture": "distilling",
 }
 
 
@@ -95,7 +96,7 @@ def rows_of(bench: NetworkBench, efforts: list[str], images: int) -> Iterator[di
         clock = Clock(device)
         with clock.watching():
             start = clock.now()
-            model = qipf.LayeredQIPF(net, effort=effort).fit(train)
+            model = qipf.LayeredQIPF(net, reduction="distilled", effort=effort).fit(train)
             total = clock.now() - start
         spent = clock.seconds
         found: dict[str, list[tuple[float, float]]] = {}

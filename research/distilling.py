@@ -26,7 +26,7 @@ from error_data import bench_of
 from qipf.bench.methods import CleanData
 from qipf.layered import distillation, holdout
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import Labelled, clustered_field, distilled_field
+from qipf.layered.distillation import clustered_field, distilled_field, labelled_rows
 from qipf.layered.error_model import fit_error_model
 from qipf.layered.families import fitting_families
 from qipf.layered.holdout import COPIED, INPUTS, Tuning, sample_examples, tuning_sets
@@ -61,13 +61,8 @@ def fitted(size: int, **constants: Any) -> Callable[[ClassField, Tuning, LayerSi
     """Distilled to a size, with other constants than those of the package."""
 
     def distilled(field: ClassField, tuning: Tuning, site: LayerSite) -> ClassField:
-        places, by_place = field.examples.sort()
-        own = by_place[torch.searchsorted(places, tuning.copied)]
-        copies = Labelled(tuning.copies[site], field.labels[own])
-        sets = [rows[site] for _, rows in tuning.sets.values()]
-        held = Labelled(torch.cat(sets), tuning.labels.repeat(len(sets)))
         with patch.multiple(distillation, **{"STEPS": distillation.STEPS, **constants}):
-            return distilled_field(field, size, copies, held, 0)
+            return distilled_field(field, size, *labelled_rows(field, tuning, site), 0)
 
     return distilled
 

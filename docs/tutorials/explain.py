@@ -47,7 +47,7 @@ print(explanation)
 # %% [markdown]
 # The posterior of each layer has a weight in the mixture and a share of the evidence against the
 # prediction. The nearest training images are those of the layer with the largest share, by their
-# positions in the loader:
+# positions in the loader (with more than 1,500 training images, those nearest to weighted centres):
 
 
 # %%

@@ -15,7 +15,8 @@ from qipf.bench import datasets, networks, training
 from qipf.bench.corruptions import corrupt
 from qipf.bench.methods import Batch, create
 from qipf.bench.results import ScoreStore, Task, read_results
-from qipf.bench.runner import Job, plan, run
+from qipf.bench.runner import Job, _arithmetic, plan, run
+from qipf.bench.scoring import Setting, _device_name
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.io.atomic import locked_folder
 from qipf.metrics.error_detection import evaluate
@@ -258,3 +259,15 @@ def test_the_plan_trains_then_fits_then_scores():
             Job("b", None, "none", 0.0, ("qipf",)),
         ],
     ]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_convolutions_in_tensor_float_only_if_wanted(tf32, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not tf32)
+    with _arithmetic(Setting(TINY, tmp_path, "cuda", tf32=tf32)):
+        assert torch.backends.cudnn.allow_tf32 is tf32
+    assert torch.backends.cudnn.allow_tf32 is not tf32
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    shown = "cuda (a GPU, TF32)" if tf32 else "cuda (a GPU)"
+    assert _device_name(torch.device("cuda"), tf32) == shown
+    assert _device_name(torch.device("cpu"), tf32).startswith("cpu (")

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,18 @@ ROOT = Path(__file__).parents[2]
 RIVALS = ("entropy", "ensemble_entropy", "ensemble_log_odds")
 
 
-@pytest.fixture(scope="module")
-def headline():
+def script(name):
+    """A module of benchmarks/."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
-        import headline
+        return import_module(name)
     finally:
         sys.path.remove(str(ROOT / "benchmarks"))
-    return headline
+
+
+@pytest.fixture(scope="module")
+def headline():
+    return script("headline")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +52,12 @@ def test_the_page_of_all_means_is_what_the_command_prints(headline, monkeypatch,
     monkeypatch.setattr(sys, "argv", ["headline.py", "--results", str(ROOT / "results")])
     headline.main()
     assert capsys.readouterr().out == (ROOT / "results/headline.md").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_of_distilled_fields_is_what_the_command_writes():
+    shown = (ROOT / "results/distilled.md").read_text("utf-8")
+    assert shown.endswith("\n".join(script("distilled").table(ROOT / "results")))
 
 
 def naive(own, metric):

@@ -389,6 +389,54 @@ def test_a_model_with_distilled_fields(net, data, fresh, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_distilled_fields_are_the_default(net, data, fresh, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 5)
+    monkeypatch.setattr(distillation, "DISTILLED", 12)
+    monkeypatch.setattr(distillation, "EACH_CLASS", 1)
+    model, named = (qipf.LayeredQIPF(net, **o) for o in ({}, {"reduction": "distilled"}))
+    model.fit(batches(data))
+    assert all(len(field.embeddings) <= 12 for field in model.fields_)
+    assert all((field.counts % 1 != 0).any() for field in model.fields_)
+    assert torch.equal(model.uncertainty(fresh), named.fit(batches(data)).uncertainty(fresh))
+    rows, labels = drawn(300, 0)
+    features = qipf.FeatureQIPF().fit({"hidden": rows}, 2 * rows[:, :3], labels)
+    assert all(len(field.embeddings) <= 12 for field in features.fields_)
+
+
+@pytest.mark.slow
+def test_an_exported_graph_has_distilled_fields(net, data, fresh, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 5)
+    model = qipf.LayeredQIPF(net, max_centers=12, max_tuning=50).fit(batches(data))
+    found = model.export(fresh[:4]).module()(fresh)
+    torch.testing.assert_close(
+        found["uncertainty"].double(), model.uncertainty(fresh).double(), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("reduction", "given", "examples", "centers"),
+    [
+        ("auto", 60_000, 60_000, 1500),
+        ("auto", 500, 60_000, 500),
+        ("auto", 70_000, 70_000, 70_000),
+        ("coreset", 500, 60_000, 500),
+        ("random", 500, 500, None),
+    ],
+)
+def test_examples_and_centres_by_max_centers(net, reduction, given, examples, centers):
+    model = qipf.LayeredQIPF(net, reduction=reduction, max_centers=given)
+    assert (model._examples(), model._condensed(10)) == (examples, centers)
+
+
+@pytest.mark.slow
+def test_nothing_is_copied_for_clusters_that_are_not_fitted(net, data, monkeypatch):
+    monkeypatch.setattr(distillation, "LARGEST_TABLE", 30)
+    monkeypatch.setattr("qipf.layered.holdout._add_copies", None)
+    model = qipf.LayeredQIPF(net, max_centers=12, max_tuning=50).fit(batches(data))
+    assert all(len(field.embeddings) <= 12 for field in model.fields_)
+
+
+@pytest.mark.slow
 def test_few_examples_are_the_centres_and_are_not_copied(net, data, fresh, monkeypatch):
     every = qipf.LayeredQIPF(net, reduction="random", max_tuning=50).fit(batches(data))
     monkeypatch.setattr("qipf.layered.holdout._add_copies", None)

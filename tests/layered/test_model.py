@@ -136,7 +136,9 @@ def test_nor_on_how_the_loader_cuts(model, data, fresh, size):
     )
 
 
-@pytest.mark.parametrize("reduction", ["random", pytest.param("coreset", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "reduction", ["random", *(pytest.param(r, marks=pytest.mark.slow) for r in ("coreset", "auto"))]
+)
 def test_the_seed_decides(net, data, fresh, reduction):
     one, two, other = (
         fitted(net, data, random_state=seed, reduction=reduction) for seed in (3, 3, 4)

@@ -40,7 +40,7 @@ def assert_same(loaded, model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reduction", ["random", "coreset"])
+@pytest.mark.parametrize("reduction", ["random", "coreset", "distilled"])
 @pytest.mark.parametrize("layers", ["auto", ["1", "3"]])
 def test_a_model_comes_back_to_the_last_bit(tmp_path, layers, reduction):
     net, data = layered_network(), layered_data()

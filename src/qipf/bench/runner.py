@@ -60,8 +60,9 @@ def run(
     only : filters such as ``"method=qipf,entropy"`` (see `Suite.narrowed`).
     data : the folder that datasets are read from (see `qipf.bench.datasets.load`).
     keep_scores : whether each method's uncertainties are kept too.
-    tf32 : on a GPU, convolutions in TensorFloat-32, several times as fast; predictions then differ
-        from those of a CPU for a few images in a thousand. The results' ``device`` says so.
+    tf32 : on a GPU, convolutions in TensorFloat-32, several times as fast, in training too;
+        predictions then differ from those of a CPU for a few images in a thousand. The ``device``
+        of results says so; finished tasks are not done again.
 
     >>> import tempfile
     >>> from qipf.bench.suites import BenchNetwork
@@ -221,7 +222,7 @@ def _work(setting: Setting, job: Job) -> list[Record]:
 
 
 def _set_arithmetic(setting: Setting) -> None:
-    """One thread on the CPU; on a GPU no TensorFloat-32, whose ten bits change predictions."""
+    """One thread on the CPU; on a GPU TensorFloat-32, which changes predictions, only if wanted."""
     if torch.device(setting.device).type == "cpu":
         torch.set_num_threads(1)
     else:

@@ -33,7 +33,7 @@ def run(
         bool, Option(help="Keep the uncertainties of every method, for figures.")
     ] = True,
     tf32: Annotated[
-        bool, Option("--tf32", help="On a GPU, faster convolutions with rounded numbers.")
+        bool, Option("--tf32", help="On a GPU, convolutions in TensorFloat-32: faster, less exact.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -39,7 +39,9 @@ def fit(
         Path | None, Option(help="The same arrays for held-out data, with labels if known.")
     ] = None,
     max_risk: MaxRisk = None,
-    max_centers: Annotated[int, Option(help="Maximum number of centres of a layer.")] = 60_000,
+    max_centers: Annotated[
+        int, Option(help="Maximum number of centres of a layer; 60000 means 1,500.")
+    ] = 60_000,
     reduction: Annotated[str, Option(help="distilled (auto), random or coreset.")] = "auto",
     seed: Annotated[
         int, Option(help="Seed of all random choices.", min=0, max=LARGEST_SEED - 1)

@@ -234,7 +234,7 @@ class LayeredModel(CalibrationMixin):
         if max_centers is not None:
             raise QIPFInputError(
                 "max_centers= is for fields of logits. For a smaller file fit "
-                f"{type(self).__name__} with a smaller max_centers=...."
+                f"{type(self).__name__}(..., max_centers=500): a layer has 1,500 by default."
             )
         metadata: dict[str, Any] = {
             "centers": max((len(field.embeddings) for field in self.fields_), default=0),

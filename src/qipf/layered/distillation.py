@@ -25,6 +25,7 @@ from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
 from qipf.layered.metric import unit_length
 from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
+from qipf.network.features import LayerSite
 from qipf.progress import progress
 
 #: Smallest count of a centre in a file.
@@ -60,6 +61,33 @@ def distilled_size(classes: int) -> int:
     return max(DISTILLED, EACH_CLASS * classes)
 
 
+class Labelled(NamedTuple):
+    """Rows of a layer and their classes."""
+
+    rows: Tensor  # (n, D)
+    labels: Tensor  # (n,)
+
+
+def is_fitted(size: int, examples: int, classes: int) -> bool:
+    """Whether so many centres are fitted: fewer than examples, and with a table of the classes.
+
+    >>> is_fitted(1500, 60_000, 10), is_fitted(1500, 1000, 10), is_fitted(20_000, 60_000, 1000)
+    (True, False, False)
+    """
+    return size < examples and size * classes <= LARGEST_TABLE
+
+
+def labelled_rows(field: ClassField, tuning: Tuning, site: LayerSite) -> tuple[Labelled, Labelled]:
+    """Rows of perturbed copies of the field's examples, and held-out rows, of one layer."""
+    places, by_place = field.examples.sort()
+    own = by_place[torch.searchsorted(places, tuning.copied)].to(field.labels.device)
+    none = field.metric.mean.expand(0, -1)
+    sets, step = tuning.sets.values(), thinning(tuning)
+    held = torch.cat([rows[site][::step] for _, rows in sets])
+    copies = Labelled(tuning.copies.get(site, none), field.labels[own])
+    return copies, Labelled(held, tuning.labels[::step].repeat(len(sets)))
+
+
 def distilled_mixture(
     mixture: FittedMixture, tuning: Tuning, size: int, seed: int, effort: Effort = FULL
 ) -> FittedMixture:
@@ -68,25 +96,14 @@ def distilled_mixture(
     Those are fitted with the fields of all examples. Distilled fields are fitted to copies that are
     perturbed as the tuning rows are, and seem better on these than they are on other inputs.
     """
-    fields, step = {}, thinning(tuning)
+    fields = {}
     for site, field in progress(mixture.fields.items(), "distilling fields"):
-        places, by_place = field.examples.sort()
-        own = by_place[torch.searchsorted(places, tuning.copied)]
-        none = field.metric.mean.expand(0, -1)
-        copies = Labelled(tuning.copies.get(site, none), field.labels[own.to(field.labels.device)])
-        sets = [rows[site][::step] for _, rows in tuning.sets.values()]
-        held = Labelled(torch.cat([none, *sets]), tuning.labels[::step].repeat(len(sets)))
-        fields[site] = distilled_field(field, size, copies, held, seed, effort)
+        fields[site] = distilled_field(
+            field, size, *labelled_rows(field, tuning, site), seed, effort
+        )
     if all(fields[site] is field for site, field in mixture.fields.items()):
         return mixture
     return FittedMixture(fields, mixture.weights, tuning_posteriors(fields, tuning, (1.0,)))
-
-
-class Labelled(NamedTuple):
-    """Rows of a layer and their classes."""
-
-    rows: Tensor  # (n, D)
-    labels: Tensor  # (n,)
 
 
 def distilled_field(
@@ -106,7 +123,7 @@ def distilled_field(
         return field
     random = torch.Generator().manual_seed(seed)
     start = clustered_field(field, size, random)
-    if len(start.embeddings) * field.classes > LARGEST_TABLE:
+    if not is_fitted(size, len(field.embeddings), field.classes):
         return start
     device = field.embeddings.device
     own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)

@@ -47,7 +47,7 @@ class LayerPosterior:
 class Neighbor:
     """A training example near an input, in the layer with the largest share.
 
-    In a coreset, the example nearest to a weighted centre; the cosine is that of the centre.
+    Of a weighted centre, the example of its class nearest to it; the cosine is that of the centre.
     """
 
     index: int  # in the loader's order, from 0

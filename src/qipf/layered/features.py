@@ -20,7 +20,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture
+from qipf.layered.distillation import distilled_mixture, is_fitted
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
@@ -153,7 +153,7 @@ class FeatureQIPF(LayeredModel):
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
         size, effort = self._condensed(classes), EFFORTS[self.effort]
         distilling = self._distillation_seed()
-        if distilling is not None and size is not None and size < len(order):
+        if distilling is not None and size and is_fitted(size, len(order), classes):
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:

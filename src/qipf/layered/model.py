@@ -16,7 +16,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture
+from qipf.layered.distillation import distilled_mixture, is_fitted
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
@@ -67,13 +67,13 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
         over the network's depth, and keeps those with a notable weight; or the names of layers
         whose outputs to use.
-    max_centers : largest number of examples that a layer's field is made of, or of its centres if
-        it is another number than 60,000. Time, memory and files grow with the centres.
+    max_centers : largest number of centres of a layer's field. With ``"distilled"`` the default,
+        60,000, stands for 1,500, or 20 for each class if that is more. Except with ``"random"``
+        fields are made of up to 60,000 examples, or `max_centers` if that is larger.
     reduction : ``"distilled"``, which ``"auto"`` stands for, fits few weighted centres of at most
         four layers to the classes of the examples and of perturbed copies, and to the field of all
-        examples: 1,500, or 20 for each of many classes. ``"random"`` makes all examples the
-        centres, which costs more and suits networks that are often wrong; ``"coreset"`` condenses
-        them into weighted centres, at least one for each class.
+        examples. ``"random"`` makes all examples the centres, which costs more; ``"coreset"``
+        condenses them into weighted centres, at least one for each class.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
@@ -161,14 +161,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 0 if seed is None else COPIED,
             )
             size = self._condensed(classes)
-            fewer = size is not None and size < len(centers[PLACES])
+            fitted = size is not None and is_fitted(size, len(centers[PLACES]), classes)
             tuning = tuning_sets(
                 self.net,
                 held,
                 sites,
                 classes,
                 int(self.random_state),
-                copied if fewer else None,
+                copied if fitted else None,
                 effort,
             )
             with full_precision(device_of(self.net)):

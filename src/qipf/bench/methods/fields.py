@@ -139,7 +139,7 @@ class Layers(Method):
     """
 
     max_centers: int = MOST_EXAMPLES
-    reduction: str = "distilled"
+    reduction: str = "distilled"  # not "auto", which has meant something else in older results
     max_dimension: int = 128
     max_tuning: int = 1000
     name = "qipf_plus"
