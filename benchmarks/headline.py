@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,9 @@ TITLES = {
 
 #: Below chance while entropy is above by at least this much: such levels are listed.
 ABOVE_CHANCE = 0.05
+
+#: Limits of the accuracies of levels that are taken together.
+BANDS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.01)
 
 Cells = dict[str, dict[str, dict[tuple[str, float, int], dict[str, float]]]]
 
@@ -126,6 +130,30 @@ def by_corruption(cells: Cells) -> Iterator[str]:
             f"in {ahead['one pass']}; {shares}. Behind a peer of one pass: "
             f"{', '.join(behind) or 'nowhere'}.\n"
         )
+
+
+def by_accuracy(cells: Cells) -> Iterator[str]:
+    """Where several networks know more: by what the one network gets right."""
+    names = (OURS, "entropy", "ensemble_entropy", "ensemble_log_odds")
+    yield "| accuracy at the level | networks, levels | " + " | ".join(names) + " |"
+    yield "| --- |" + " --- |" * (1 + len(names))
+    for low, high in pairwise(BANDS):
+        rows, levels = [], 0
+        for methods in cells.values():
+            at = {k for k, r in methods[OURS].items() if low <= r["accuracy"] < high}
+            at = {k for k in at if all(k in methods[m] for m in names)}
+            levels += len(at)
+            if at:
+                rows.append(
+                    [
+                        [np.nanmean([methods[m][k][area] or np.nan for k in at]) for m in names]
+                        for area in ("roc_auc", "pr_auc")
+                    ]
+                )
+        roc, pr = np.mean(rows, axis=0)
+        shown = " | ".join(f"{_number(a)} / {_number(b)}" for a, b in zip(roc, pr, strict=True))
+        yield f"| {low:.0%} to {min(high, 1):.0%} | {len(rows)}, {levels} | {shown} |"
+    yield ""
 
 
 def clean_images(cells: Cells) -> Iterator[str]:
@@ -273,6 +301,9 @@ def main() -> None:
     print("## Errors under corruptions that share nothing with the tuning perturbations\n")
     print("Of text only typing errors share nothing: tuning drops, swaps and replaces tokens.\n")
     print("\n".join(error_detection(cells, UNRELATED)))
+    print("## Errors by the accuracy that the network has left, clean data included\n")
+    print("ROC-AUC / PR-AUC, mean over levels and seeds, then networks.\n")
+    print("\n".join(by_accuracy(cells)))
     print("## Clean data, correlations, chance\n")
     print("\n".join([*clean_images(cells), *correlations(cells), *below_chance(cells)]))
     print("## The mixture as a classifier, and probabilities of error\n")
