@@ -69,7 +69,8 @@ def evaluate(
 def table_of(rows: list[Row]) -> Table:
     """The rows as a table for the terminal; the best ROC-AUC of each is bold."""
     table = Table(
-        title="scikit-learn's digits, rotated: ROC-AUC of error detection by three scores"
+        title="scikit-learn's digits, rotated: ROC-AUC of error detection by three scores",
+        caption="* called unreliable by the estimate itself",
     )
     for name in ("angle", "accuracy", "estimated", *LOOKS):
         table.add_column(name, justify="right")

@@ -55,6 +55,19 @@ def test_a_model_comes_back_to_the_last_bit(tmp_path, layers, reduction):
     assert {name: getattr(loaded, name) for name in options} == options
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_models_of_networks_in_half_precision(tmp_path, dtype):
+    net, (inputs, labels) = layered_network().to(dtype), layered_data()
+    model = LayeredQIPF(net, max_tuning=50, effort="fast").fit([(inputs.to(dtype), labels)])
+    qipf.save(model, tmp_path / "half.qipf")
+    loaded = qipf.load(tmp_path / "half.qipf", net)
+    given = INPUTS.to(dtype)
+    assert torch.equal(loaded.uncertainty(given), model.uncertainty(given))
+    kept, known = loaded.training_sample(), model.training_sample()
+    assert torch.equal(kept.rows, known.rows.float())
+
+
 def test_the_same_model_gives_the_same_bytes(tmp_path, model, valid):
     (tmp_path / "a").write_bytes(valid)
     qipf.save(qipf.load(tmp_path / "a", model.net), tmp_path / "b")

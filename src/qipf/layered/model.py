@@ -73,7 +73,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     reduction : ``"distilled"``, which ``"auto"`` stands for, fits few weighted centres of at most
         four layers to the classes of the examples and of perturbed copies, and to the field of all
         examples. ``"random"`` makes all examples the centres, which costs more; ``"coreset"``
-        condenses them into weighted centres, at least one for each class.
+        condenses them into `max_centers` weighted centres, at least one for each class.
     max_dimension : largest dimension that a layer's rows are projected to.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
