@@ -11,7 +11,7 @@ A run's folder holds
 A run that is started again reads the finished results and does the rest. On the CPU the numbers
 do not depend on the number of jobs or on interruptions: each process computes with one thread,
 because sums over several threads are rounded differently. On a GPU they differ from those of the
-CPU by float32 rounding alone.
+CPU by float32 rounding alone, unless TensorFloat-32 is wanted.
 """
 
 import contextlib

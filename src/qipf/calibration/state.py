@@ -41,9 +41,9 @@ def calibration_state(model: CalibrationMixin) -> tuple[dict[str, Any], Arrays]:
             arrays["calibration_class_counts"] = held_out.class_counts.astype(np.float64)
     training = model.training_sample()
     if training is not None:
-        rows = training.rows.detach().cpu()
-        exact = rows.dtype in (torch.float32, torch.float64)  # of a network in half precision not
-        arrays["training"] = (rows if exact else rows.float()).numpy()
+        # a file has no half precision
+        exact = torch.promote_types(training.rows.dtype, torch.float32)
+        arrays["training"] = training.rows.detach().cpu().to(exact).numpy()
     detection = None if model.detection_ is None else asdict(model.detection_)
     rule = None if model.rule_ is None else rule_values(model.rule_)
     total = None if training is None else training.total

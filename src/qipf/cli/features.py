@@ -40,7 +40,7 @@ def fit(
     ] = None,
     max_risk: MaxRisk = None,
     max_centers: Annotated[
-        int, Option(help="Maximum number of centres of a layer; 60000 means 1,500.")
+        int, Option(help="Maximum number of centres of a layer; distilled: 60000 means 1,500.")
     ] = 60_000,
     reduction: Annotated[str, Option(help="distilled (auto), random or coreset.")] = "auto",
     seed: Annotated[
