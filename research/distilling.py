@@ -5,9 +5,10 @@
 Perturbed copies of held-out training images, as `LayeredQIPF` makes them. The families are left out
 in two halves (`LEFT`): centres, mixture and error model are fitted without them, on every second
 example, and ROC-AUC and PR-AUC of error detection are measured on them, on the other examples. The
-metrics are chosen with all families, alike for all variants. The weights of the mixture are those
-of all examples, as in the package, unless a variant says that they are fitted anew. Writes
-distilling.csv: differences from all examples as centres, by network and variant.
+metrics are chosen with all families, alike for all variants of equal dimension. The weights of the
+mixture are those of all examples, as in the package, unless a variant says that they are fitted
+anew. Distilled fields have 128 dimensions. Writes distilling.csv: differences from all examples as
+centres, by network and variant.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ LEFT = (("fade", "tone", "shift", "warp"), ("blur", "coarsen", "noise", "drop", 
 
 Fields = dict[LayerSite, ClassField]
 
+#: The field of all examples, tuning rows, a layer and a seed -> the field that is tried.
+Variant = Callable[[ClassField, Tuning, LayerSite, int], ClassField]
+
 
 def of_some(field: ClassField, count: int, seed: int = 0) -> ClassField:
     """A random part of the centres."""
@@ -57,22 +61,30 @@ def of_some(field: ClassField, count: int, seed: int = 0) -> ClassField:
     )
 
 
-def fitted(size: int, **constants: Any) -> Callable[[ClassField, Tuning, LayerSite], ClassField]:
-    """Distilled to a size, with other constants than those of the package."""
+def fitted(size: int, projection: float = 0.0, **constants: Any) -> Variant:
+    """Distilled to a size, with other constants than those of the package.
 
-    def distilled(field: ClassField, tuning: Tuning, site: LayerSite) -> ClassField:
-        with patch.multiple(distillation, **{"STEPS": distillation.STEPS, **constants}):
-            return distilled_field(field, size, *labelled_rows(field, tuning, site), 0)
+    `projection` is the rate of the projection, which stays as it is by default.
+    """
+    rates = *distillation.RATES[:3], projection
+
+    def distilled(field: ClassField, tuning: Tuning, site: LayerSite, seed: int) -> ClassField:
+        rows = labelled_rows(field, tuning, site)
+        with patch.multiple(distillation, **{"RATES": rates, **constants}):
+            return distilled_field(field, size, DIMENSION, *rows, seed)
 
     return distilled
 
 
-VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
-    "all examples": lambda field, tuning, site: field,
-    "half of them": lambda field, tuning, site: of_some(field, len(field.labels) // 2),
-    "another half": lambda field, tuning, site: of_some(field, len(field.labels) // 2, 1),
-    "clusters, 1,500": lambda field, tuning, site: clustered_field(
-        field, 1500, torch.Generator().manual_seed(0)
+#: Largest dimension of distilled fields, and of those of all examples if a variant names no other.
+DIMENSION = 128
+
+VARIANTS: dict[str, Variant] = {
+    "all examples": lambda field, tuning, site, seed: field,
+    "half of them": lambda field, tuning, site, seed: of_some(field, len(field.labels) // 2),
+    "another half": lambda field, tuning, site, seed: of_some(field, len(field.labels) // 2, 1),
+    "clusters, 1,500": lambda field, tuning, site, seed: clustered_field(
+        field, 1500, torch.Generator().manual_seed(seed)
     ),
     "distilled, 500": fitted(500),
     "distilled, 1,000": fitted(1000),
@@ -86,7 +98,18 @@ VARIANTS: dict[str, Callable[[ClassField, Tuning, LayerSite], ClassField]] = {
     "60 steps": fitted(1500, STEPS=60),
     "120 steps": fitted(1500, STEPS=120),
     "960 steps": fitted(1500, STEPS=960),
+    "projection learned": fitted(1500, projection=3e-3),
+    "projection learned, 1,000": fitted(1000, projection=3e-3),
+    "projection learned, 120 steps": fitted(1500, projection=3e-3, STEPS=120),
+    "256 dimensions": lambda field, tuning, site, seed: field,
+    "256 dimensions, projection learned": fitted(1500, projection=3e-3),
 }
+
+
+def dimension_of(variant: str) -> int:
+    """The largest dimension of the metrics of a variant."""
+    first, _, rest = variant.partition(" ")
+    return int(first) if rest.startswith("dimensions") else DIMENSION
 
 
 def part_of(tuning: Tuning, names: list[str], half: int) -> Tuning:
@@ -135,7 +158,10 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
             COPIED,
         )
         tuning = tuning_sets(net, held, sites, classes, options.seed)
-        fields = chosen_fields(centers, tuning, sites, classes, 128)
+        fields = {
+            dimension: chosen_fields(centers, tuning, sites, classes, dimension)
+            for dimension in sorted({dimension_of(variant) for variant in options.variants})
+        }
         families = fitting_families(net, held[INPUTS][0])
         strongest = {one.split()[0]: float(one.split()[1]) for one in list(tuning.sets)[1:]}
         found: dict[str, list[np.ndarray]] = {}
@@ -145,12 +171,16 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
             holdout._add_copies(tuning, net, copied, sites, seen, options.seed)
             left = part_of(tuning, [one for one in tuning.sets if one not in known], 1)
             half = part_of(tuning, known, 0)
-            kept, weights, _ = fit_mixture(fields, half, most=MOST_LAYERS)
+            mixtures = {
+                d: fit_mixture(every, half, most=MOST_LAYERS) for d, every in fields.items()
+            }
             for variant in options.variants:
-                small = {s: VARIANTS[variant](f, half, s) for s, f in kept.items()}
+                kept, weights, _ = mixtures[dimension_of(variant)]
                 own = None if variant == "weights anew" else weights
-                found.setdefault(variant, []).append(areas(small, own, half, left))
-                print(name, variant, found[variant][-1].round(4), flush=True)
+                for seed in range(options.fits):
+                    small = {s: VARIANTS[variant](f, half, s, seed) for s, f in kept.items()}
+                    found.setdefault(variant, []).append(areas(small, own, half, left))
+                    print(name, variant, seed, found[variant][-1].round(4), flush=True)
     return {variant: np.mean(pairs, axis=0) for variant, pairs in found.items()}
 
 
@@ -162,6 +192,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", required=True)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--fits", type=int, default=1, help="seeds of the fits, whose mean is taken"
+    )
     parser.add_argument("-o", "--out", type=Path, default=Path("research/results"))
     options = parser.parse_args()
     file, header = options.out / "distilling.csv", ["network", "variant", "roc_auc", "pr_auc"]
@@ -172,7 +205,7 @@ def main() -> None:
     for name in options.networks:
         means = compared(name, options)
         start = means[next(iter(VARIANTS))]
-        rows = [row for row in rows if row["network"] != name]
+        rows = [row for row in rows if row["network"] != name or row["variant"] not in means]
         for variant, mean in means.items():
             values = mean if mean is start else mean - start
             shown = [f"{value:.4f}" if mean is start else f"{value:+.4f}" for value in values]

@@ -55,7 +55,11 @@ HELD = Labelled(*drawn(500, 9))
 def fields():
     full = whole(3000)
     rows, _ = drawn(1000, 1)
-    return full, clustered(full, 30), distilled_field(full, 30, copies_of(full, rows), HELD, seed=0)
+    return (
+        full,
+        clustered(full, 30),
+        distilled_field(full, 30, 6, copies_of(full, rows), HELD, seed=0),
+    )
 
 
 def clustered(full, size, seed=0):
@@ -141,32 +145,38 @@ def test_size_of_a_distilled_field(classes, size):
 
 def test_a_field_of_few_centres_stays_as_it_is():
     full = whole(40)
-    assert distilled_field(full, 40, NONE, HELD, seed=0) is full
+    assert distilled_field(full, 40, 6, NONE, HELD, seed=0) is full
 
 
 def test_too_many_classes_for_a_table_are_not_fitted(monkeypatch):
     monkeypatch.setattr(distillation, "LARGEST_TABLE", 80)
     full = whole(100)
-    found = distilled_field(full, 30, NONE, HELD, seed=0)
+    found = distilled_field(full, 30, 6, NONE, HELD, seed=0)
     assert torch.equal(found.embeddings, clustered(full, 30).embeddings)
 
 
 def test_one_step_follows_the_gradient(monkeypatch):
     """Without Adam's scaling: a step of plain gradient descent, against autograd in float64."""
-    monkeypatch.setattr(distillation, "RATES", (0.1, 0.1, 0.1))
+    monkeypatch.setattr(distillation, "RATES", (0.1, 0.1, 0.1, 0.1))
     monkeypatch.setattr(distillation, "LOWEST", 100.0)
     monkeypatch.setattr(torch.optim, "Adam", lambda groups, betas: torch.optim.SGD(groups))
-    start = clustered(whole(60), 9)
+    full = whole(60)
+    first = torch.eye(6)[:, 2:]  # onto the last four dimensions
+    start = distillation._projected(clustered(full, 9), first)
     points, labels = functional.normalize(drawn(30, 3)[0], dim=1), drawn(30, 3)[1]
     log_fields = torch.randn(10, 3, generator=torch.Generator().manual_seed(4)) - 2
     target = fit_targets(points[:20], labels[:20], points[20:], log_fields)
-    found = distillation._fitted(start, target, torch.Generator().manual_seed(0), 1)
-    parts = start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double()
-    places, log_weights, widening = (part.clone().requires_grad_() for part in parts)
+    found = distillation._fitted(start, full, target, torch.Generator().manual_seed(0), 1)
+    parts = (
+        start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double(),
+        first.double(),
+    )  # fmt: skip
+    places, log_weights, widening, projection = (part.clone().requires_grad_() for part in parts)
     limit = math.log(distillation.FACTOR)
     inverse = torch.exp(-2 * limit * torch.tanh(widening / limit)) / start.bandwidth**2
     unit = functional.normalize(places, dim=1)
-    scores = (points.double() @ unit.T - 1) * inverse + torch.log_softmax(log_weights, 0)
+    rows = functional.normalize(points.double() @ projection, dim=1)
+    scores = (rows @ unit.T - 1) * inverse + torch.log_softmax(log_weights, 0)
     members = functional.one_hot(start.labels, 3).double()
     log_sums = (scores.exp() @ members).log()  # (n, classes)
     own = log_sums[:20].gather(1, labels[:20, None])[:, 0]
@@ -180,6 +190,33 @@ def test_one_step_follows_the_gradient(monkeypatch):
     width = -0.1 * float(widening.grad)
     expected = start.bandwidth * math.exp(limit * math.tanh(width / limit))
     assert found.bandwidth == pytest.approx(expected, rel=1e-4)
+    directions = parts[3] - 0.1 * projection.grad  # the field's own are the identity
+    directions /= directions.abs().max()
+    torch.testing.assert_close(found.metric.directions.double(), directions, atol=1e-5, rtol=0)
+    assert not torch.allclose(directions, parts[3])
+
+
+def test_a_field_of_many_dimensions_is_projected_to_fewer(monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 5)
+    full = whole(300)
+    found = distilled_field(full, 30, 4, copies_of(full, drawn(50, 1)[0]), HELD, seed=0)
+    assert found.embeddings.shape[1] == 4
+    assert found.metric.directions.shape == (6, 4)
+    assert float(found.metric.directions[:2].abs().max()) > 0  # learned: it started at zero
+    cosines = found.embeddings @ found.metric(full.embeddings).T
+    cosines[found.labels[:, None] != full.labels] = -2
+    named = (found.examples[:, None] == full.examples).long().argmax(1)
+    best = cosines.amax(1)
+    torch.testing.assert_close(cosines.gather(1, named[:, None])[:, 0], best, atol=1e-6, rtol=0)
+
+
+def test_clusters_are_projected_too(monkeypatch):
+    full = whole(300)
+    monkeypatch.setattr(distillation, "_fitted", lambda start, *_: start)
+    found = distilled_field(full, 30, 4, NONE, HELD, seed=0)
+    wanted = functional.normalize(clustered(full, 30).embeddings[:, 2:], dim=1)
+    torch.testing.assert_close(found.embeddings, wanted)
+    assert torch.equal(found.metric.directions, torch.eye(6)[:, 2:])
 
 
 def test_fields_far_below_the_largest_are_not_compared():
@@ -242,7 +279,7 @@ def test_fitted_to_blends_alone_the_class_fields_are_those_of_the_examples(monke
     start, random = clustered(full, 30), torch.Generator().manual_seed(0)
     none = full.embeddings[:0], torch.empty(0, dtype=torch.long)
     targets = fit_targets(*none, *blends(full, random))
-    found = distillation._fitted(start, targets, random, 480)
+    found = distillation._fitted(start, full, targets, random, 480)
     points, expected = blends(full, random)
 
     def unlike(field):
@@ -261,7 +298,7 @@ def test_centres_are_unit_vectors_that_name_examples_of_their_class(fields):
     torch.testing.assert_close(float(small.counts.sum()), 3000.0, rtol=1e-5, atol=0)
     assert (small.counts > 0).all()
     assert full.bandwidth / 4 < small.bandwidth < full.bandwidth * 4
-    cosines = small.embeddings.double() @ full.embeddings.double().T
+    cosines = small.embeddings.double() @ small.metric(full.embeddings).double().T
     cosines[small.labels[:, None] != full.labels] = -2
     named = (small.examples[:, None] == full.examples).long().argmax(1)
     torch.testing.assert_close(
@@ -273,7 +310,7 @@ def test_centres_are_unit_vectors_that_name_examples_of_their_class(fields):
 def test_the_seed_decides(monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 3)
     full = whole(200)
-    one, two, other = (distilled_field(full, 20, NONE, HELD, seed=s) for s in (1, 1, 2))
+    one, two, other = (distilled_field(full, 20, 6, NONE, HELD, seed=s) for s in (1, 1, 2))
     assert torch.equal(one.embeddings, two.embeddings)
     assert torch.equal(one.counts, two.counts)
     assert not torch.equal(one.embeddings, other.embeddings)
@@ -285,7 +322,7 @@ def test_a_fit_is_compared_with_clusters_at_rows_that_are_in_neither(monkeypatch
     seen = []
     monkeypatch.setattr(distillation, "_fitted", lambda *_: start)
     monkeypatch.setattr(distillation, "cross_entropy", lambda _, given: seen.append(given) or 0.0)
-    distilled_field(full, 30, copies_of(full, drawn(5, 1)[0]), HELD, seed=0)
+    distilled_field(full, 30, 6, copies_of(full, drawn(5, 1)[0]), HELD, seed=0)
     assert all(given is HELD for given in seen)
     assert len(seen) == 2
 
@@ -296,16 +333,16 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
     labels = (start.labels + 1) % 3
     wrong = ClassField(PLAIN, start.embeddings, labels, 3, 0.3, start.examples)
     monkeypatch.setattr(distillation, "_fitted", lambda *_: wrong)
-    found = distilled_field(full, 30, NONE, HELD, seed=0)
+    found = distilled_field(full, 30, 6, NONE, HELD, seed=0)
     assert torch.equal(found.labels, start.labels)
-    assert torch.equal(found.embeddings, start.embeddings)
+    torch.testing.assert_close(found.embeddings, start.embeddings)
 
 
 @pytest.mark.parametrize(("effort", "steps"), [("full", 240), ("fast", 120)])
 def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda s, t, r, n: seen.append(n) or s)
-    distilled_field(whole(60), 9, NONE, HELD, seed=0, effort=EFFORTS[effort])
+    monkeypatch.setattr(distillation, "_fitted", lambda s, f, t, r, n: seen.append(n) or s)
+    distilled_field(whole(60), 9, 6, NONE, HELD, seed=0, effort=EFFORTS[effort])
     assert seen == [steps]
 
 
@@ -341,10 +378,10 @@ def test_a_mixture_keeps_the_weights_of_all_examples(monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 20)
     copies = copies_of(whole(), drawn(50, 7)[0])
     mixture, tuning = tuned(copies)
-    found = distilled_mixture(mixture, tuning, 30, seed=0)
+    found = distilled_mixture(mixture, tuning, 30, 6, seed=0)
     assert torch.equal(found.weights, mixture.weights)
     (field,) = mixture.fields.values()  # at its bandwidth in the mixture
-    wanted = distilled_field(field, 30, copies, held_of(tuning), seed=0)
+    wanted = distilled_field(field, 30, 6, copies, held_of(tuning), seed=0)
     assert torch.equal(found.fields[SITE].embeddings, wanted.embeddings)
     assert found.fields[SITE].bandwidth == wanted.bandwidth
     # what the scores are fitted to is of the distilled fields
@@ -357,14 +394,14 @@ def test_without_copies_a_field_is_distilled_at_its_own_rows_alone(monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 20)
     mixture, tuning = tuned()
     (field,) = mixture.fields.values()
-    found = distilled_mixture(mixture, tuning, 30, seed=5).fields[SITE]
-    wanted = distilled_field(field, 30, NONE, held_of(tuning), seed=5)
+    found = distilled_mixture(mixture, tuning, 30, 6, seed=5).fields[SITE]
+    wanted = distilled_field(field, 30, 6, NONE, held_of(tuning), seed=5)
     assert torch.equal(found.embeddings, wanted.embeddings)
 
 
 def test_a_mixture_of_the_softmax_alone_stays(monkeypatch):
     alone = FittedMixture({}, torch.ones(1), None)
-    assert distilled_mixture(alone, tuned()[1], 30, seed=0) is alone
+    assert distilled_mixture(alone, tuned()[1], 30, 6, seed=0) is alone
 
 
 @pytest.mark.slow
@@ -469,7 +506,8 @@ def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
 
 def test_the_fit_is_that_of_the_measured_results():
     assert (distillation.STEPS, distillation.BATCH) == (240, 512)
-    assert distillation.RATES == (7e-3, 7e-2, 1.4e-2)
+    assert distillation.RATES == (7e-3, 7e-2, 1.4e-2, 3e-3)
+    assert distillation.WIDER == 2
     assert (distillation.MOST_ROWS, distillation.LLOYD) == (60_000, 6)
     assert (distillation.BLENDS, distillation.MOST_CENTERS) == (16_000, 20_000)
     assert (distillation.SECOND, distillation.NOISE) == (0.9, 0.7)

@@ -1,8 +1,10 @@
 r"""Distilled fields: few weighted centres, fitted to known classes, and to the field elsewhere.
 
-The centres start as the means of clusters of each class. Their places on the sphere, their weights
-and their bandwidth are then fitted by Adam. At training rows and rows of perturbed copies of them,
-u, of class y, the loss is the first term, at blends the second:
+The centres start as the means of clusters of each class. Their places on the sphere, their weights,
+their bandwidth and the projection of rows onto the sphere's dimensions are then fitted by Adam. The
+projection is a matrix, which becomes part of the metric; it starts as that onto the directions in
+which rows spread most, of twice as many. At training rows and rows of perturbed copies of them, u,
+of class y, the loss is the first term, at blends the second:
 
 .. math:: -\lambda \log \hat q_y(u), \qquad
           \frac1C \sum_c \bigl(\log\hat f_c(u) - \log f_c(u)\bigr)^2
@@ -23,7 +25,7 @@ from torch.nn import functional
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
-from qipf.layered.metric import unit_length
+from qipf.layered.metric import SHORTEST, unit_length
 from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
 from qipf.network.features import LayerSite
 from qipf.progress import progress
@@ -49,8 +51,12 @@ OF_CLASS, LOWEST = 4.0, 15.0
 #: Steps of Lloyd's algorithm, and rows that are compared with the means at a time.
 LLOYD, COMPARED = 6, 8192
 
-#: Steps of Adam, rows of each, and the largest rates of places, log weights and log bandwidth.
-STEPS, BATCH, RATES = 240, 512, (7e-3, 7e-2, 1.4e-2)
+#: Steps of Adam, rows of each, and the largest rates of places, log weights, log bandwidth and
+#: projection.
+STEPS, BATCH, RATES = 240, 512, (7e-3, 7e-2, 1.4e-2, 3e-3)
+
+#: Dimensions of a field before its rows are projected, as a multiple of those after.
+WIDER = 2
 
 #: The bandwidth stays within this factor of the field's.
 FACTOR = 4.0
@@ -89,7 +95,12 @@ def labelled_rows(field: ClassField, tuning: Tuning, site: LayerSite) -> tuple[L
 
 
 def distilled_mixture(
-    mixture: FittedMixture, tuning: Tuning, size: int, seed: int, effort: Effort = FULL
+    mixture: FittedMixture,
+    tuning: Tuning,
+    size: int,
+    dimension: int,
+    seed: int,
+    effort: Effort = FULL,
 ) -> FittedMixture:
     """The mixture with distilled fields, and the weights that it has.
 
@@ -99,7 +110,7 @@ def distilled_mixture(
     fields = {}
     for site, field in progress(mixture.fields.items(), "distilling fields"):
         fields[site] = distilled_field(
-            field, size, *labelled_rows(field, tuning, site), seed, effort
+            field, size, dimension, *labelled_rows(field, tuning, site), seed, effort
         )
     if all(fields[site] is field for site, field in mixture.fields.items()):
         return mixture
@@ -109,6 +120,7 @@ def distilled_mixture(
 def distilled_field(
     field: ClassField,
     size: int,
+    dimension: int,
     copies: Labelled,  # perturbed copies of examples of `field`
     held: Labelled,  # of other examples
     seed: int,
@@ -116,6 +128,7 @@ def distilled_field(
 ) -> ClassField:
     """About `size` centres fitted to the classes at the rows of `field` and at the copies.
 
+    They have `dimension` dimensions, or as many as `field` if these are fewer.
     The clusters' means if there is too much to fit for a table of centres and classes, or if the
     fit is no better at the rows that are held out. The field itself if it is no larger.
     """
@@ -125,13 +138,13 @@ def distilled_field(
     start = clustered_field(field, size, random)
     if not is_fitted(size, len(field.embeddings), field.classes):
         return start
+    start = _projected(start, _first_projection(field, dimension))
     device = field.embeddings.device
     own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
     points = torch.cat([field.embeddings[own], *map(field.metric, copies.rows.split(COMPARED))])
     labels = torch.cat([field.labels[own], copies.labels.to(field.labels)]).long()
     targets = fit_targets(points, labels, *blends(field, random))
-    fitted = _fitted(start, targets, random, max(1, round(effort.steps * STEPS)))
-    fitted.examples = field.examples[nearest_of_class(fitted, field).cpu()]
+    fitted = _fitted(start, field, targets, random, max(1, round(effort.steps * STEPS)))
     # not by rows of the field: the clusters' means are made of them
     return min(start, fitted, key=lambda found: cross_entropy(found, held))
 
@@ -220,17 +233,43 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return points, found.posterior.log() + found.log_density[:, None]
 
 
-def _fitted(start: ClassField, target: Targets, random: torch.Generator, steps: int) -> ClassField:
-    """The centres fitted to the targets."""
+def _first_projection(field: ClassField, dimension: int) -> Tensor:  # (w, d)
+    """The projection onto the directions in which the field's rows spread most: the last ones."""
+    width = field.embeddings.shape[1]
+    return torch.eye(width, device=field.embeddings.device)[:, -dimension:].clone()
+
+
+def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
+    """The same centres in fewer dimensions."""
+    return ClassField(
+        field.metric.projected(projection),
+        unit_length(field.embeddings @ projection),
+        field.labels,
+        field.classes,
+        field.bandwidth,
+        field.examples,
+        field.counts,
+    )
+
+
+def _fitted(
+    start: ClassField,  # of dimension d
+    field: ClassField,  # of dimension w, of all examples
+    target: Targets,  # points of dimension w
+    random: torch.Generator,
+    steps: int,
+) -> ClassField:
+    """The centres, and the projection from w to d dimensions, fitted to the targets."""
     device = target.points.device
     own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
     by_class = own_class.T.contiguous()  # (classes, K)
     places, log_weights = start.embeddings.clone(), start.counts.log()
     widening = places.new_zeros(())
+    projection = _first_projection(field, places.shape[1])
     adam = torch.optim.Adam(
         [
             {"params": [part], "lr": rate}
-            for part, rate in zip((places, log_weights, widening), RATES, strict=True)
+            for part, rate in zip((places, log_weights, widening, projection), RATES, strict=True)
         ],
         betas=(0.9, 0.99),
     )
@@ -240,8 +279,11 @@ def _fitted(start: ClassField, target: Targets, random: torch.Generator, steps: 
         if len(order) < batch:
             order = torch.randperm(len(target.points), generator=random)
         chosen, order = order[:batch].to(device), order[batch:]
-        rows, labels, log_fields = (part[chosen] for part in target)
+        points, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
+        projected = points @ projection
+        lengths = projected.norm(dim=1, keepdim=True).clamp(min=SHORTEST)
+        rows = projected / lengths
         cosines = rows @ places.T
         shares = torch.softmax(log_weights, 0)
         scores = torch.addcmul(shares.log() - inverse, cosines, inverse)  # (n, K)
@@ -256,12 +298,15 @@ def _fitted(start: ClassField, target: Targets, random: torch.Generator, steps: 
         places.grad = by_place - (by_place * places).sum(1, keepdim=True) * places
         log_weights.grad = total - total.sum() * shares
         widening.grad = ((pull * cosines).sum() - total.sum()) * _slope(start.bandwidth, widening)
+        by_row = pull @ places * inverse
+        by_row = (by_row - (by_row * rows).sum(1, keepdim=True) * rows) / lengths
+        projection.grad = points.T @ by_row
         adam.step()
         schedule.step()
         places.copy_(functional.normalize(places, dim=1))
     counts = torch.softmax(log_weights.double(), 0) * float(start.counts.double().sum())
-    return ClassField(
-        start.metric,
+    found = ClassField(
+        field.metric.projected(projection),
         places,
         start.labels,
         start.classes,
@@ -269,6 +314,9 @@ def _fitted(start: ClassField, target: Targets, random: torch.Generator, steps: 
         start.examples,
         counts.clamp(min=2 * FEWEST).to(places),
     )
+    nearest = nearest_of_class(found, _projected(field, projection))
+    found.examples = field.examples[nearest.cpu()]
+    return found
 
 
 def _slopes(

@@ -20,7 +20,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture, is_fitted
+from qipf.layered.distillation import WIDER, distilled_mixture, is_fitted
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
@@ -152,8 +152,10 @@ class FeatureQIPF(LayeredModel):
                 )
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
         size, effort = self._condensed(classes), EFFORTS[self.effort]
-        distilling = self._distillation_seed()
+        distilling, dimension = self._distillation_seed(), int(self.max_dimension)
+        wide = dimension
         if distilling is not None and size and is_fitted(size, len(order), classes):
+            wide = WIDER * dimension
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:
@@ -170,12 +172,11 @@ class FeatureQIPF(LayeredModel):
         sample: Examples = {PLACES: order, LABELS: truth[order]}
         sample |= {site: rows[order] for site, rows in whole.rows.items()}
         with torch.no_grad(), full_precision(device):
-            sites, dimension = tuple(whole.rows), int(self.max_dimension)
-            few_centers = size if distilling is None else None
-            every = chosen_fields(sample, tuning, sites, classes, dimension, few_centers, effort)
+            few_centers, sites = size if distilling is None else None, tuple(whole.rows)
+            every = chosen_fields(sample, tuning, sites, classes, wide, few_centers, effort)
             mixture = fit_mixture(every, tuning, most=self._most_layers())
             if distilling is not None and size is not None:
-                mixture = distilled_mixture(mixture, tuning, size, distilling, effort)
+                mixture = distilled_mixture(mixture, tuning, size, dimension, distilling, effort)
         fields, weights, posteriors = mixture
         with self._changed() as model, torch.no_grad():
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())

@@ -70,6 +70,11 @@ class Metric:
             rows = unit_length(rows)
         return (rows - self.mean) @ self.directions
 
+    def projected(self, projection: Tensor) -> "Metric":  # (d, e)
+        """The metric with its whitened rows multiplied by a matrix."""
+        directions = self.directions @ projection
+        return Metric(self.mean, directions / directions.abs().max(), self.gain_free)
+
     def to(self, device: torch.device) -> "Metric":
         """The same metric on another device."""
         return Metric(self.mean.to(device), self.directions.to(device), self.gain_free)
@@ -94,12 +99,14 @@ class Scatter:
         self._variances = variances if bool(variances.max() > 0) else torch.ones_like(variances)
 
     def metric(self, shrinkage: float, dimension: int) -> Metric:
-        """The metric with this shrinkage, projected to at most this dimension."""
+        """The metric with this shrinkage, projected to at most this dimension.
+
+        Its directions are sorted by how far the whitened rows spread in them, furthest last.
+        """
         variances = (1 - shrinkage) * self._variances + shrinkage * self._variances.mean()
         whiten = self._vectors / variances.clamp(min=NEGLIGIBLE * variances.max()).sqrt()
         whiten = whiten / whiten.abs().max()
-        if dimension < whiten.shape[1]:
-            _, spread = torch.linalg.eigh(whiten.T @ self._products @ whiten)
-            whiten = whiten @ spread[:, -dimension:]
-            whiten = whiten / whiten.abs().max()
+        _, spread = torch.linalg.eigh(whiten.T @ self._products @ whiten)  # ascending
+        whiten = whiten @ spread[:, -dimension:]
+        whiten = whiten / whiten.abs().max()
         return Metric(self._mean.float(), whiten.float().contiguous(), self.gain_free)

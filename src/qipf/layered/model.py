@@ -16,7 +16,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture, is_fitted
+from qipf.layered.distillation import WIDER, distilled_mixture, is_fitted
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
@@ -74,7 +74,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         four layers to the classes of the examples and of perturbed copies, and to the field of all
         examples. ``"random"`` makes all examples the centres, which costs more; ``"coreset"``
         condenses them into `max_centers` weighted centres, at least one for each class.
-    max_dimension : largest dimension that a layer's rows are projected to.
+    max_dimension : largest dimension that a layer's rows are projected to; distilled fields learn
+        their projection from twice as many.
     max_tuning : largest number of training examples that are held out to choose bandwidths and
         weights.
     effort : ``"full"``, or ``"fast"`` for a fit that tries out less: at most 250 held-out examples
@@ -174,10 +175,11 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             with full_precision(device_of(self.net)):
                 few = size if seed is None else None
                 dimension = int(self.max_dimension)
-                every = chosen_fields(centers, tuning, sites, classes, dimension, few, effort)
+                wide = WIDER * dimension if fitted and seed is not None else dimension
+                every = chosen_fields(centers, tuning, sites, classes, wide, few, effort)
                 mixture = fit_mixture(every, tuning, least, most)
                 if seed is not None and size is not None:
-                    mixture = distilled_mixture(mixture, tuning, size, seed, effort)
+                    mixture = distilled_mixture(mixture, tuning, size, dimension, seed, effort)
         fields, weights, posteriors = mixture
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
