@@ -76,6 +76,9 @@ def fitted(size: int, projection: float = 0.0, **constants: Any) -> Variant:
     return distilled
 
 
+#: Rate of the projection in the package.
+LEARNED = distillation.RATES[3]
+
 #: Largest dimension of distilled fields, and of those of all examples if a variant names no other.
 DIMENSION = 128
 
@@ -98,11 +101,11 @@ VARIANTS: dict[str, Variant] = {
     "60 steps": fitted(1500, STEPS=60),
     "120 steps": fitted(1500, STEPS=120),
     "960 steps": fitted(1500, STEPS=960),
-    "projection learned": fitted(1500, projection=3e-3),
-    "projection learned, 1,000": fitted(1000, projection=3e-3),
-    "projection learned, 120 steps": fitted(1500, projection=3e-3, STEPS=120),
+    "projection learned": fitted(1500, projection=LEARNED),
+    "projection learned, 1,000": fitted(1000, projection=LEARNED),
+    "projection learned, 120 steps": fitted(1500, projection=LEARNED, STEPS=120),
     "256 dimensions": lambda field, tuning, site, seed: field,
-    "256 dimensions, projection learned": fitted(1500, projection=3e-3),
+    "256 dimensions, projection learned": fitted(1500, projection=LEARNED),
 }
 
 
@@ -127,6 +130,7 @@ def areas(
     """Mean ROC-AUC and PR-AUC on sets that were left out; None for weights that are fitted."""
     posteriors = tuning_posteriors(fields, known, (1.0,))
     weights = likeliest_weights(posteriors.truth) if weights is None else weights
+    weights = weights.to(posteriors.own)
     model = fit_error_model(posteriors.evidence(weights), posteriors.wrong, posteriors.sets > 0)
     assert model is not None
     found: dict[str, list[tuple[float, float]]] = {}
@@ -204,7 +208,7 @@ def main() -> None:
             rows = list(csv.DictReader(lines))
     for name in options.networks:
         means = compared(name, options)
-        start = means[next(iter(VARIANTS))]
+        start = means[next(iter(VARIANTS))]  # differences are from all examples
         rows = [row for row in rows if row["network"] != name or row["variant"] not in means]
         for variant, mean in means.items():
             values = mean if mean is start else mean - start

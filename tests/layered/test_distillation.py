@@ -166,7 +166,8 @@ def test_one_step_follows_the_gradient(monkeypatch):
     points, labels = functional.normalize(drawn(30, 3)[0], dim=1), drawn(30, 3)[1]
     log_fields = torch.randn(10, 3, generator=torch.Generator().manual_seed(4)) - 2
     target = fit_targets(points[:20], labels[:20], points[20:], log_fields)
-    found = distillation._fitted(start, full, target, torch.Generator().manual_seed(0), 1)
+    random = torch.Generator().manual_seed(0)
+    found = distillation._fitted(start, full, first, target, random, 1)
     parts = (
         start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double(),
         first.double(),
@@ -217,6 +218,49 @@ def test_clusters_are_projected_too(monkeypatch):
     wanted = functional.normalize(clustered(full, 30).embeddings[:, 2:], dim=1)
     torch.testing.assert_close(found.embeddings, wanted)
     assert torch.equal(found.metric.directions, torch.eye(6)[:, 2:])
+    cosines = wanted @ functional.normalize(full.embeddings[:, 2:], dim=1).T
+    cosines[found.labels[:, None] != full.labels] = -2
+    assert torch.equal(found.examples, full.examples[cosines.argmax(1)])
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-8])
+@pytest.mark.parametrize("flushed", [False, True])
+def test_points_without_a_direction_after_the_projection_do_no_harm(scale, flushed, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 20)
+    losses = iter([1.0, 0.0])  # the fit is taken
+    monkeypatch.setattr(distillation, "cross_entropy", lambda *_: next(losses))
+    full = whole(300)
+    full.embeddings[::3, 2:] *= scale  # all that the first projection keeps
+    full.embeddings[0] = 0.0
+    torch.set_flush_denormal(flushed)
+    try:
+        found = distilled_field(full, 30, 4, copies_of(full, drawn(50, 1)[0]), HELD, seed=0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.isfinite(found.embeddings).all()
+    assert torch.isfinite(found.metric.directions).all()
+    assert float(found.metric.directions[:2].abs().max()) > 0.01  # fitted
+
+
+def test_dimensions_before_a_fit():
+    assert distillation.wide_dimension(128, 1500, 60_000, 10) == 256
+    assert distillation.wide_dimension(128, 1500, 1000, 10) == 128  # the examples are the centres
+    assert distillation.wide_dimension(128, 20_000, 60_000, 1000) == 128  # clusters
+    assert distillation.wide_dimension(128, None, 60_000, 10) == 128
+
+
+@pytest.mark.parametrize(("dimension", "expected"), [(3, 3), (6, 6), (12, 8), (2**62, 8)])
+def test_a_model_has_at_most_the_dimensions_that_were_asked_for(dimension, expected, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 3)
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 3
+    hidden = torch.randn(300, 8, generator=random) + 2 * functional.one_hot(labels, 8)
+    logits = hidden[:, :3] + torch.randn(300, 3, generator=random)
+    model = qipf.FeatureQIPF(max_centers=30, max_dimension=dimension)
+    model.fit({"hidden": hidden}, logits, labels)
+    (field,) = model.fields_
+    assert field.embeddings.shape[1] == expected
+    assert field.metric.directions.shape == (8, expected)
 
 
 def test_fields_far_below_the_largest_are_not_compared():
@@ -279,7 +323,7 @@ def test_fitted_to_blends_alone_the_class_fields_are_those_of_the_examples(monke
     start, random = clustered(full, 30), torch.Generator().manual_seed(0)
     none = full.embeddings[:0], torch.empty(0, dtype=torch.long)
     targets = fit_targets(*none, *blends(full, random))
-    found = distillation._fitted(start, full, targets, random, 480)
+    found = distillation._fitted(start, full, torch.eye(6), targets, random, 480)
     points, expected = blends(full, random)
 
     def unlike(field):
@@ -341,7 +385,7 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
 @pytest.mark.parametrize(("effort", "steps"), [("full", 240), ("fast", 120)])
 def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda s, f, t, r, n: seen.append(n) or s)
+    monkeypatch.setattr(distillation, "_fitted", lambda s, f, p, t, r, n: seen.append(n) or s)
     distilled_field(whole(60), 9, 6, NONE, HELD, seed=0, effort=EFFORTS[effort])
     assert seen == [steps]
 

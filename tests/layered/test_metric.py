@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from qipf.layered.metric import Metric, Scatter, unit_length, units_of
 
@@ -154,3 +155,21 @@ def test_directions_of_rounding_are_not_magnified():
         found = Scatter(scaled, torch.zeros(400, dtype=torch.long), False).metric(0.0, 2)
         norms = found.directions.double().norm(dim=0)
         assert float(norms.max() / norms.min()) == pytest.approx(ratio, rel=1e-4)
+
+
+def test_a_projected_metric_has_the_cosines_of_projected_rows():
+    rows, labels = rows_of(width=5)
+    metric = Scatter(rows, labels, gain_free=False).metric(0.3, 5)
+    projection = torch.randn(5, 2, generator=torch.Generator().manual_seed(1))
+    found = metric.projected(projection)
+    torch.testing.assert_close(found(rows), unit_length(metric(rows) @ projection))
+    assert float(found.directions.abs().max()) == 1.0
+
+
+def test_the_last_directions_are_those_in_which_rows_spread_most():
+    rows, labels = rows_of()
+    scatter = Scatter(rows, labels, gain_free=False)
+    wide, narrow = scatter.metric(0.1, 6), scatter.metric(0.1, 2)
+    assert (wide.whitened(rows).var(0).diff() > 0).all()
+    cosines = functional.cosine_similarity(wide.directions[:, 4:], narrow.directions, dim=0)
+    torch.testing.assert_close(cosines.abs(), torch.ones(2))

@@ -25,7 +25,7 @@ from torch.nn import functional
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
-from qipf.layered.metric import SHORTEST, unit_length
+from qipf.layered.metric import unit_length, units_of
 from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
 from qipf.network.features import LayerSite
 from qipf.progress import progress
@@ -58,6 +58,9 @@ STEPS, BATCH, RATES = 240, 512, (7e-3, 7e-2, 1.4e-2, 3e-3)
 #: Dimensions of a field before its rows are projected, as a multiple of those after.
 WIDER = 2
 
+#: Least length of a projected point that its slopes are divided by; points have length one.
+SHORTEST = 1e-2
+
 #: The bandwidth stays within this factor of the field's.
 FACTOR = 4.0
 
@@ -72,6 +75,12 @@ class Labelled(NamedTuple):
 
     rows: Tensor  # (n, D)
     labels: Tensor  # (n,)
+
+
+def wide_dimension(dimension: int, size: int | None, examples: int, classes: int) -> int:
+    """Dimension of the fields of all examples from which so many centres are distilled."""
+    fitted = size is not None and is_fitted(size, examples, classes)
+    return WIDER * dimension if fitted else dimension
 
 
 def is_fitted(size: int, examples: int, classes: int) -> bool:
@@ -135,16 +144,17 @@ def distilled_field(
     if size >= len(field.embeddings):
         return field
     random = torch.Generator().manual_seed(seed)
-    start = clustered_field(field, size, random)
+    start, device = clustered_field(field, size, random), field.embeddings.device
     if not is_fitted(size, len(field.embeddings), field.classes):
         return start
-    start = _projected(start, _first_projection(field, dimension))
-    device = field.embeddings.device
+    first = torch.eye(field.embeddings.shape[1], device=device)[:, -dimension:]  # spread most
+    start = _projected(start, first)
+    start.examples = field.examples[nearest_of_class(start, _projected(field, first)).cpu()]
     own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
     points = torch.cat([field.embeddings[own], *map(field.metric, copies.rows.split(COMPARED))])
     labels = torch.cat([field.labels[own], copies.labels.to(field.labels)]).long()
     targets = fit_targets(points, labels, *blends(field, random))
-    fitted = _fitted(start, field, targets, random, max(1, round(effort.steps * STEPS)))
+    fitted = _fitted(start, field, first, targets, random, max(1, round(effort.steps * STEPS)))
     # not by rows of the field: the clusters' means are made of them
     return min(start, fitted, key=lambda found: cross_entropy(found, held))
 
@@ -233,14 +243,8 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
     return points, found.posterior.log() + found.log_density[:, None]
 
 
-def _first_projection(field: ClassField, dimension: int) -> Tensor:  # (w, d)
-    """The projection onto the directions in which the field's rows spread most: the last ones."""
-    width = field.embeddings.shape[1]
-    return torch.eye(width, device=field.embeddings.device)[:, -dimension:].clone()
-
-
 def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
-    """The same centres in fewer dimensions."""
+    """The same centres with their rows projected by a matrix."""
     return ClassField(
         field.metric.projected(projection),
         unit_length(field.embeddings @ projection),
@@ -255,17 +259,17 @@ def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
 def _fitted(
     start: ClassField,  # of dimension d
     field: ClassField,  # of dimension w, of all examples
+    projection: Tensor,  # (w, d) that of `start`
     target: Targets,  # points of dimension w
     random: torch.Generator,
     steps: int,
 ) -> ClassField:
-    """The centres, and the projection from w to d dimensions, fitted to the targets."""
+    """The centres and the projection, fitted to the targets."""
     device = target.points.device
     own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
     by_class = own_class.T.contiguous()  # (classes, K)
     places, log_weights = start.embeddings.clone(), start.counts.log()
-    widening = places.new_zeros(())
-    projection = _first_projection(field, places.shape[1])
+    widening, projection = places.new_zeros(()), projection.clone()
     adam = torch.optim.Adam(
         [
             {"params": [part], "lr": rate}
@@ -281,9 +285,7 @@ def _fitted(
         chosen, order = order[:batch].to(device), order[batch:]
         points, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
-        projected = points @ projection
-        lengths = projected.norm(dim=1, keepdim=True).clamp(min=SHORTEST)
-        rows = projected / lengths
+        rows, lengths = units_of(points @ projection)
         cosines = rows @ places.T
         shares = torch.softmax(log_weights, 0)
         scores = torch.addcmul(shares.log() - inverse, cosines, inverse)  # (n, K)
@@ -299,7 +301,8 @@ def _fitted(
         log_weights.grad = total - total.sum() * shares
         widening.grad = ((pull * cosines).sum() - total.sum()) * _slope(start.bandwidth, widening)
         by_row = pull @ places * inverse
-        by_row = (by_row - (by_row * rows).sum(1, keepdim=True) * rows) / lengths
+        by_row -= (by_row * rows).sum(1, keepdim=True) * rows
+        by_row /= lengths[:, None].clamp(min=SHORTEST).to(by_row)
         projection.grad = points.T @ by_row
         adam.step()
         schedule.step()

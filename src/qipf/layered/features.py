@@ -20,7 +20,7 @@ from qipf.export.program import ROWS, traced
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import WIDER, distilled_mixture, is_fitted
+from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimension
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
@@ -153,9 +153,8 @@ class FeatureQIPF(LayeredModel):
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
         size, effort = self._condensed(classes), EFFORTS[self.effort]
         distilling, dimension = self._distillation_seed(), int(self.max_dimension)
-        wide = dimension
+        wide = wide_dimension(dimension, None if distilling is None else size, len(order), classes)
         if distilling is not None and size and is_fitted(size, len(order), classes):
-            wide = WIDER * dimension
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:

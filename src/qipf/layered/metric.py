@@ -4,9 +4,9 @@ r"""The metric of a layer: rows whitened within the classes and projected to the
           A = V \Lambda^{-1/2} D, \qquad V \Lambda V^\top = (1-r) S + r \frac{\mathrm{tr} S}{d} I
 
 :math:`S`: covariance of the layer's rows about their class means; :math:`r`: shrinkage;
-:math:`D`: the directions in which the whitened rows spread most, where classes lie apart. With
-`gain_free` the rows are scaled to unit length first, so that the brightness of an input does not
-matter. The scale of :math:`A` cancels; its largest number is one.
+:math:`D`: the directions in which the whitened rows spread most, where classes lie apart, or a
+projection that was learned (`qipf.layered.distillation`). With `gain_free` the rows are scaled to
+unit length first, so that the brightness of an input does not matter. The scale of :math:`A` cancels; its largest number is one.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Metric:
         return (rows - self.mean) @ self.directions
 
     def projected(self, projection: Tensor) -> "Metric":  # (d, e)
-        """The metric with its whitened rows multiplied by a matrix."""
+        """The metric with its whitened rows multiplied by a matrix, at the usual scale."""
         directions = self.directions @ projection
         return Metric(self.mean, directions / directions.abs().max(), self.gain_free)
 
@@ -107,6 +107,6 @@ class Scatter:
         whiten = self._vectors / variances.clamp(min=NEGLIGIBLE * variances.max()).sqrt()
         whiten = whiten / whiten.abs().max()
         _, spread = torch.linalg.eigh(whiten.T @ self._products @ whiten)  # ascending
-        whiten = whiten @ spread[:, -dimension:]
+        whiten = whiten @ spread[:, -min(dimension, len(spread)) :]
         whiten = whiten / whiten.abs().max()
         return Metric(self._mean.float(), whiten.float().contiguous(), self.gain_free)

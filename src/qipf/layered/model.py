@@ -16,7 +16,7 @@ from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import WIDER, distilled_mixture, is_fitted
+from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimension
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
@@ -175,7 +175,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             with full_precision(device_of(self.net)):
                 few = size if seed is None else None
                 dimension = int(self.max_dimension)
-                wide = WIDER * dimension if fitted and seed is not None else dimension
+                distilled = None if seed is None else size
+                wide = wide_dimension(dimension, distilled, len(centers[PLACES]), classes)
                 every = chosen_fields(centers, tuning, sites, classes, wide, few, effort)
                 mixture = fit_mixture(every, tuning, least, most)
                 if seed is not None and size is not None:
