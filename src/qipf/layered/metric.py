@@ -6,7 +6,8 @@ r"""The metric of a layer: rows whitened within the classes and projected to the
 :math:`S`: covariance of the layer's rows about their class means; :math:`r`: shrinkage;
 :math:`D`: the directions in which the whitened rows spread most, where classes lie apart, or a
 projection that was learned (`qipf.layered.distillation`). With `gain_free` the rows are scaled to
-unit length first, so that the brightness of an input does not matter. The scale of :math:`A` cancels; its largest number is one.
+unit length first, so that the brightness of an input does not matter. The scale of :math:`A`
+cancels; its largest number is one.
 """
 
 from dataclasses import dataclass
