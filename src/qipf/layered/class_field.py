@@ -156,11 +156,9 @@ class ClassField:
         """As `at_units`, in one block for any number of rows: for graphs, and small batches."""
         inverse = 1 / (self.bandwidth * self.bandwidth)
         scores = (units * inverse) @ self.embeddings.T
-        kernel = torch.softmax(scores, 1)
-        by_class = self._by_class(kernel)
-        # relative to the sum of all kernels; its logarithm is that of the nearest over its share
-        log_sum = scores.amax(1) - kernel.amax(1).log() - inverse
-        return self._values(by_class, log_sum)
+        nearest = scores.amax(1, keepdim=True)
+        # in place: memory for a second matrix costs more than the exponentials
+        return self._values(self._by_class(scores.sub_(nearest).exp_()), nearest[:, 0] - inverse)
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
