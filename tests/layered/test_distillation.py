@@ -167,7 +167,7 @@ def test_one_step_follows_the_gradient(monkeypatch):
     log_fields = torch.randn(10, 3, generator=torch.Generator().manual_seed(4)) - 2
     target = fit_targets(points[:20], labels[:20], points[20:], log_fields)
     random = torch.Generator().manual_seed(0)
-    found = distillation._fitted(start, full, first, target, random, 1)
+    found, _ = distillation._fitted(start, PLAIN, first, target, random, 1)
     parts = (
         start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double(),
         first.double(),
@@ -213,7 +213,7 @@ def test_a_field_of_many_dimensions_is_projected_to_fewer(monkeypatch):
 
 def test_clusters_are_projected_too(monkeypatch):
     full = whole(300)
-    monkeypatch.setattr(distillation, "_fitted", lambda start, *_: start)
+    monkeypatch.setattr(distillation, "_fitted", lambda start, _, first, *__: (start, first))
     found = distilled_field(full, 30, 4, NONE, HELD, seed=0)
     wanted = functional.normalize(clustered(full, 30).embeddings[:, 2:], dim=1)
     torch.testing.assert_close(found.embeddings, wanted)
@@ -227,7 +227,7 @@ def test_clusters_are_projected_too(monkeypatch):
 @pytest.mark.parametrize("flushed", [False, True])
 def test_points_without_a_direction_after_the_projection_do_no_harm(scale, flushed, monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 20)
-    losses = iter([1.0, 0.0])  # the fit is taken
+    losses = iter([0.0, 1.0])  # the fit is taken
     monkeypatch.setattr(distillation, "cross_entropy", lambda *_: next(losses))
     full = whole(300)
     full.embeddings[::3, 2:] *= scale  # all that the first projection keeps
@@ -323,7 +323,7 @@ def test_fitted_to_blends_alone_the_class_fields_are_those_of_the_examples(monke
     start, random = clustered(full, 30), torch.Generator().manual_seed(0)
     none = full.embeddings[:0], torch.empty(0, dtype=torch.long)
     targets = fit_targets(*none, *blends(full, random))
-    found = distillation._fitted(start, full, torch.eye(6), targets, random, 480)
+    found, _ = distillation._fitted(start, PLAIN, torch.eye(6), targets, random, 480)
     points, expected = blends(full, random)
 
     def unlike(field):
@@ -364,7 +364,7 @@ def test_the_seed_decides(monkeypatch):
 def test_a_fit_is_compared_with_clusters_at_rows_that_are_in_neither(monkeypatch):
     full, start = whole(300), clustered(whole(300), 30)
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda *_: start)
+    monkeypatch.setattr(distillation, "_fitted", lambda *_: (start, torch.eye(6)))
     monkeypatch.setattr(distillation, "cross_entropy", lambda _, given: seen.append(given) or 0.0)
     distilled_field(full, 30, 6, copies_of(full, drawn(5, 1)[0]), HELD, seed=0)
     assert all(given is HELD for given in seen)
@@ -376,7 +376,7 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
     start = clustered(full, 30)
     labels = (start.labels + 1) % 3
     wrong = ClassField(PLAIN, start.embeddings, labels, 3, 0.3, start.examples)
-    monkeypatch.setattr(distillation, "_fitted", lambda *_: wrong)
+    monkeypatch.setattr(distillation, "_fitted", lambda *_: (wrong, torch.eye(6)))
     found = distilled_field(full, 30, 6, NONE, HELD, seed=0)
     assert torch.equal(found.labels, start.labels)
     torch.testing.assert_close(found.embeddings, start.embeddings)
@@ -385,7 +385,7 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
 @pytest.mark.parametrize(("effort", "steps"), [("full", 240), ("fast", 120)])
 def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda s, f, p, t, r, n: seen.append(n) or s)
+    monkeypatch.setattr(distillation, "_fitted", lambda s, m, p, t, r, n: seen.append(n) or (s, p))
     distilled_field(whole(60), 9, 6, NONE, HELD, seed=0, effort=EFFORTS[effort])
     assert seen == [steps]
 

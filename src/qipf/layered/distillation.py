@@ -25,7 +25,7 @@ from torch.nn import functional
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
-from qipf.layered.metric import unit_length, units_of
+from qipf.layered.metric import Metric, unit_length, units_of
 from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
 from qipf.network.features import LayerSite
 from qipf.progress import progress
@@ -149,14 +149,17 @@ def distilled_field(
         return start
     first = torch.eye(field.embeddings.shape[1], device=device)[:, -dimension:]  # spread most
     start = _projected(start, first)
-    start.examples = field.examples[nearest_of_class(start, _projected(field, first)).cpu()]
     own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
     points = torch.cat([field.embeddings[own], *map(field.metric, copies.rows.split(COMPARED))])
     labels = torch.cat([field.labels[own], copies.labels.to(field.labels)]).long()
     targets = fit_targets(points, labels, *blends(field, random))
-    fitted = _fitted(start, field, first, targets, random, max(1, round(effort.steps * STEPS)))
+    steps = max(1, round(effort.steps * STEPS))
+    fitted, projection = _fitted(start, field.metric, first, targets, random, steps)
     # not by rows of the field: the clusters' means are made of them
-    return min(start, fitted, key=lambda found: cross_entropy(found, held))
+    better = cross_entropy(fitted, held) < cross_entropy(start, held)
+    found, projection = (fitted, projection) if better else (start, first)
+    found.examples = field.examples[nearest_of_class(found, _projected(field, projection)).cpu()]
+    return found
 
 
 def cross_entropy(field: ClassField, given: Labelled) -> float:
@@ -258,13 +261,13 @@ def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
 
 def _fitted(
     start: ClassField,  # of dimension d
-    field: ClassField,  # of dimension w, of all examples
+    metric: Metric,  # of dimension w
     projection: Tensor,  # (w, d) that of `start`
     target: Targets,  # points of dimension w
     random: torch.Generator,
     steps: int,
-) -> ClassField:
-    """The centres and the projection, fitted to the targets."""
+) -> tuple[ClassField, Tensor]:
+    """The centres, and the projection, fitted to the targets."""
     device = target.points.device
     own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
     by_class = own_class.T.contiguous()  # (classes, K)
@@ -309,7 +312,7 @@ def _fitted(
         places.copy_(functional.normalize(places, dim=1))
     counts = torch.softmax(log_weights.double(), 0) * float(start.counts.double().sum())
     found = ClassField(
-        field.metric.projected(projection),
+        metric.projected(projection),
         places,
         start.labels,
         start.classes,
@@ -317,9 +320,7 @@ def _fitted(
         start.examples,
         counts.clamp(min=2 * FEWEST).to(places),
     )
-    nearest = nearest_of_class(found, _projected(field, projection))
-    found.examples = field.examples[nearest.cpu()]
-    return found
+    return found, projection
 
 
 def _slopes(
