@@ -57,15 +57,38 @@ def test_replayed_calls_are_the_same(own, fresh, graphs, monkeypatch):
 def test_no_graph_outlives_a_change(own, fresh, graphs):
     for _ in range(2):
         own(fresh)
+    before = own(fresh).logits
     own.fitted_with = None
     with torch.no_grad():
         next(own.net.parameters()).mul_(1.1)
+        after = own.net(fresh)
+    assert not torch.allclose(before, after)
     for _ in range(2):
-        own(fresh)
+        torch.testing.assert_close(own(fresh).logits, after)
     own.weights_ = own.weights_.clone()
     for _ in range(2):
         own(fresh)
-    assert [graph.calls for graph in graphs] == [1, 1, 1]
+    # started before the network was looked at, and dropped
+    assert [graph.calls for graph in graphs] == [3, 1, 1]
+
+
+def test_changed_weights_are_refused_every_time(own, fresh, graphs):
+    for _ in range(2):
+        own(fresh)
+    with torch.no_grad():
+        next(own.net.parameters()).mul_(1.1)
+    for _ in range(3):
+        with pytest.raises(QIPFInputError, match="changed since fit"):
+            own(fresh)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("verb", ["uncertainty", "novelty", "both_scores"])
+def test_verbs_are_replayed(own, fresh, graphs, verb):
+    first = getattr(own, verb)(fresh)
+    for _ in range(2):
+        torch.testing.assert_close(getattr(own, verb)(fresh), first)
+    assert [graph.calls for graph in graphs] == [2]
 
 
 def test_nan_is_refused_as_usual(own, fresh, graphs):

@@ -78,3 +78,11 @@ def test_graphs_can_be_turned_off(monkeypatch):
     assert allowed()
     monkeypatch.setenv("QIPF_CUDA_GRAPHS", "0")
     assert not allowed()
+
+
+def test_memory_of_weights_outlives_a_move(net):
+    before = network_state(net)
+    kept, addresses = before.memory(), [part.data_ptr() for part in before.weights]
+    net.to(torch.float64)
+    assert [part.data_ptr() for part in kept] == addresses
+    assert network_state(net).versions != before.versions

@@ -1,6 +1,5 @@
 """LayeredQIPF: fields of the classes over a network's layers, and the uncertainty they give."""
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from qipf.network.batches import batches, few_rows
 from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
-from qipf.network.replaying import allowed, is_constant, network_state
+from qipf.network.replaying import NetworkState, allowed, is_constant, network_state
 from qipf.network.tasks import Task
 from qipf.validation.arrays import blank, refuse_missing
 from qipf.validation.not_fitted import QIPFNotFittedError
@@ -239,9 +238,6 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         return self._explained(logits, rows, posteriors, densities, int(nearest))
 
     def _scores(self, example: Example) -> Scores:
-        replayed = self._replayed(example)
-        if replayed is not None:
-            return replayed
         output, rows = self._read(example)
         found, missing = self._checked_scores(output, rows, "network's output")
         return Scores(
@@ -249,38 +245,40 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         )
 
     def _replayed(self, example: Example) -> Scores | None:
-        """The scores by a CUDA graph of the network and the fields; None where there is none.
-
-        None too if there are NaN or infinite numbers, which are looked for on the usual way.
-        """
-        if not _on_gpu(example) or not 0 < example.rows <= BATCH:
-            return None
-        state = network_state(self.net) if allowed() else None
-        if state is None:
+        if not _on_gpu(example) or not 0 < example.rows <= BATCH or not allowed():
             return None
         scorer, tensors = self._scorer(device_of(self.net)), example.tensors
 
         def run(*inputs: Tensor) -> tuple[Tensor, ...]:
-            if not is_constant(self.net):
+            before = network_state(self.net)
+            if before is None or not is_constant(self.net):
                 raise RuntimeError("The network may hold something that changes.")
-            output, rows = self._read(example.filled(inputs))
+            with evaluating(self.net):
+                output, rows = self._read(example.filled(inputs))
             found = scorer.scores(output, *(rows[site] for site in scorer.sites))
             now = network_state(self.net)
-            if now is None or now.key != state.key:
+            if now is None or now.key != before.key:
                 raise RuntimeError("The network changes itself.")
             return (output, *found)
 
-        key = (state.key, tuple(tensors))
-        outputs = scorer.network_replays(run, tuple(tensors.values()), key, state.held)
+        outputs = scorer.network_replays(
+            run, tuple(tensors.values()), tuple(tensors), self._network_state
+        )
         if outputs is None:
             return None
-        output, *found = outputs
-        scores = RowScores.of(*found)
-        if not math.isfinite(float(scores.checksum)):
-            return None
+        output, *parts = outputs
+        found = RowScores.of(*parts)
         return Scores(
-            output, scores.uncertainty, scores.novelty, scores.probabilities, scores.p_error
-        )
+            output, found.uncertainty, found.novelty, found.probabilities, found.p_error,
+            checksum=found.checksum,
+        )  # fmt: skip
+
+    def _network_state(self) -> NetworkState | None:
+        """The network's state; None if it cannot be replayed, or its weights have changed."""
+        found = network_state(self.net)
+        if found is None or (self.fitted_with is not None and found.versions != self._versions):
+            return None
+        return found
 
     def _task_of(self, output: Tensor) -> Task:
         return Task("multiclass")

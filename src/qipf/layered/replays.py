@@ -8,12 +8,13 @@ a call on another stream waits until those are done.
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qipf.locks import Lock
+from qipf.network.replaying import NetworkState
 
 #: Most graphs that are kept; the one that was used longest ago is dropped first.
 MOST_GRAPHS = 4
@@ -28,17 +29,25 @@ TOLERANCE = 1e-3
 Function = Callable[..., tuple[Tensor, ...]]
 
 
+class _Known(NamedTuple):
+    """A call that was seen before: its graph, if there is one, and what it depended on."""
+
+    state: Hashable
+    held: object
+    graph: "_Graph | None" = None
+
+
 class Replays:
     """Repeats calls of a function of CUDA tensors, from the second of the same shapes, by graphs.
 
-    The function must do the same operations for tensors of the same shapes and the same `key`,
-    without waiting for the device. If one call of it cannot be captured, none will be; if its graph
-    takes too much memory, no call with as large inputs. Pickled, it has no graphs.
+    The function must do the same operations for tensors of the same shapes, the same `key` and the
+    same state, without waiting for the device. If one call of it cannot be captured, none will be;
+    if its graph takes too much memory, no call with as large inputs. Pickled, it has no graphs.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._graphs: OrderedDict[Hashable, tuple[_Graph | None, object]] = OrderedDict()
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
         self._possible = True
         self._too_large = math.inf
 
@@ -47,11 +56,12 @@ class Replays:
         function: Function,
         inputs: tuple[Tensor, ...],
         key: Hashable = (),
-        held: object = None,
+        state: Callable[[], NetworkState | None] = NetworkState,
     ) -> tuple[Tensor, ...] | None:
         """The outputs of the function, in new memory; None if it must be called instead.
 
-        `held` is kept as long as the graph: what its key names by identity.
+        `state` is asked while the device computes; the outputs of a graph of another one, or if
+        there is none, are dropped.
         """
         if not self._possible or _numbers(inputs) >= self._too_large:
             return None
@@ -59,15 +69,22 @@ class Replays:
             return None
         key = (key, *((part.shape, part.dtype, part.device) for part in inputs))
         with self._lock:
-            known = key in self._graphs
-            graph, held = self._graphs.get(key, (None, held))
-            if known and graph is None:
+            known = self._known.get(key)
+            found = None if known is None or known.graph is None else known.graph(inputs)
+            now = state()
+            if now is None:
+                return None
+            if known is None or known.state != now.key:
+                known, found = _Known(now.key, now.held), None
+            elif known.graph is None:
                 graph = self._captured(function, inputs)
-            self._graphs[key] = graph, held
-            self._graphs.move_to_end(key)
-            while len(self._graphs) > MOST_GRAPHS:
-                self._graphs.popitem(last=False)
-            return None if graph is None else graph(inputs)
+                known = _Known(now.key, (now.held, now.memory()), graph)
+                found = None if graph is None else graph(inputs)
+            self._known[key] = known
+            self._known.move_to_end(key)
+            while len(self._known) > MOST_GRAPHS:
+                self._known.popitem(last=False)
+            return found
 
     def _captured(self, function: Function, inputs: tuple[Tensor, ...]) -> "_Graph | None":
         try:
@@ -81,7 +98,7 @@ class Replays:
         return None
 
     def __len__(self) -> int:
-        return sum(graph is not None for graph, _ in self._graphs.values())
+        return sum(known.graph is not None for known in self._known.values())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Replays, ())
@@ -125,7 +142,8 @@ class _Graph:
         with torch.no_grad(), torch.cuda.device(inputs[0].device):
             stream = torch.cuda.current_stream()
             stream.wait_event(self._done)
-            torch._foreach_copy_(self._inputs, inputs)
+            for own, part in zip(self._inputs, inputs, strict=True):
+                own.copy_(part, non_blocking=True)
             self._graph.replay()
             found = tuple(part.clone() for part in self._outputs)
             self._done.record(stream)

@@ -133,12 +133,11 @@ def versions(net: nn.Module) -> tuple[tuple[int, int], ...]:
     >>> versions(net) == before
     False
     """
-    return versions_of(modules_of(net).values())
+    return versions_of(tensors_of(modules_of(net).values()))
 
 
-def versions_of(modules: Iterable[nn.Module]) -> tuple[tuple[int, int], ...]:
-    """`versions` of these modules alone."""
-    tensors = tensors_of(modules)
+def versions_of(tensors: list[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Address and version counter of each."""
     try:
         return tuple([(part.data_ptr(), part._version) for part in tensors])
     except RuntimeError:  # a tensor made in inference mode has no version counter

@@ -1,9 +1,10 @@
 """What all models around a network share: calls, calibration by a loader, export."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+T = TypeVar("T")
+
+
 class Scores(NamedTuple):
     """Output of the network for a batch, and the uncertainty of its predictions."""
 
@@ -38,6 +42,7 @@ class Scores(NamedTuple):
     probabilities: Tensor | None = None  # (n, classes)
     p_error: Tensor | None = None  # (n,)
     missing: Tensor | None = None  # (n,) predictions that have no scores, by `nan_policy`
+    checksum: Tensor | None = None  # () of a replayed call: finite only if all numbers are
 
 
 class NetworkModel(CalibrationMixin, ABC):
@@ -86,7 +91,9 @@ class NetworkModel(CalibrationMixin, ABC):
         Arguments are the network's inputs, or one batch: a tuple of several inputs, a dict of
         keyword inputs or a `transformers.BatchEncoding`, in which labels are left out.
         """
-        found = self._scored(self._arguments(inputs, options))
+        return self._made_of_scores(self._predicted, inputs, options)
+
+    def _predicted(self, found: Scores) -> Prediction:
         task = self._task_of(found.output)
         predicted = class_logits(task.rows(found.output)).argmax(1)
         return self._prediction(
@@ -102,20 +109,28 @@ class NetworkModel(CalibrationMixin, ABC):
     @on_snapshot
     def uncertainty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Uncertainty of each prediction; higher is less trustworthy."""
-        found = self._scored(self._arguments(inputs, options))
-        return blank(found.uncertainty, found.missing)
+        return self._made_of_scores(
+            lambda found: blank(found.uncertainty, found.missing), inputs, options
+        )
 
     @on_snapshot
     def novelty(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Novelty of each input; higher is less like the training data."""
-        found = self._scored(self._arguments(inputs, options))
-        return blank(found.novelty, found.missing)
+        return self._made_of_scores(
+            lambda found: blank(found.novelty, found.missing), inputs, options
+        )
 
     @on_snapshot
     def both_scores(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         """Uncertainty and novelty of each prediction, from one pass."""
-        found = self._scored(self._arguments(inputs, options))
-        return blank(found.uncertainty, found.missing), blank(found.novelty, found.missing)
+        return self._made_of_scores(
+            lambda found: (
+                blank(found.uncertainty, found.missing),
+                blank(found.novelty, found.missing),
+            ),
+            inputs,
+            options,
+        )
 
     @on_snapshot
     def p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
@@ -124,20 +139,27 @@ class NetworkModel(CalibrationMixin, ABC):
         For a prediction like those of the calibration set, P(p ≤ t) ≤ t for every t; see
         `qipf.Calibration`.
         """
-        found = self._scored(self._arguments(inputs, options))
-        return blank(self._p_values(found.uncertainty), found.missing)
+        return self._made_of_scores(
+            lambda found: blank(self._p_values(found.uncertainty), found.missing), inputs, options
+        )
 
     @on_snapshot
     def novelty_p_values(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """Conformal p-value of each input's novelty; small is unlike the held-out data."""
-        found = self._scored(self._arguments(inputs, options))
-        return blank(self._p_values(found.novelty, "novelty"), found.missing)
+        return self._made_of_scores(
+            lambda found: blank(self._p_values(found.novelty, "novelty"), found.missing),
+            inputs,
+            options,
+        )
 
     @on_snapshot
     def accepts(self, *inputs: Any, **options: Any) -> Tensor:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
-        found = self._scored(self._arguments(inputs, options))
-        return blank(self._accepted(found.uncertainty, found.novelty), found.missing)
+        return self._made_of_scores(
+            lambda found: blank(self._accepted(found.uncertainty, found.novelty), found.missing),
+            inputs,
+            options,
+        )
 
     def __repr__(self) -> str:
         about = [type(self.net).__name__]
@@ -157,11 +179,35 @@ class NetworkModel(CalibrationMixin, ABC):
     def _arguments(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Example:
         """The network's inputs on its device; raises if its weights have changed since `fit`."""
         self._require_fitted()
+        self._require_unchanged()
+        return self._placed(arguments(self.net, inputs, options))
+
+    def _require_unchanged(self) -> None:
         now = versions(self.net)
         if self.fitted_with is not None and now != self._versions:
             unchanged(self.net, self.fitted_with)
             self._versions = now
-        return self._placed(arguments(self.net, inputs, options))
+
+    def _made_of_scores(
+        self, make: Callable[[Scores], T], inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> T:
+        """What `make` makes of the scores of a call; raises if the weights have changed.
+
+        A replayed call is waited for last, and repeated as usual if it has NaN or infinity.
+        """
+        self._require_fitted()
+        example = self._placed(arguments(self.net, inputs, options))
+        replayed = self._replayed(example)
+        if replayed is not None:
+            made = make(replayed)
+            if replayed.checksum is not None and math.isfinite(float(replayed.checksum)):
+                return made
+        self._require_unchanged()
+        return make(self._scored(example))
+
+    def _replayed(self, example: Example) -> Scores | None:
+        """The scores by a CUDA graph of network and model; None where there is none."""
+        return None
 
     def _scored(self, example: Example) -> Scores:
         with evaluating(self.net):

@@ -11,10 +11,10 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from qipf.network.forward import modules_of, versions_of
+from qipf.network.forward import modules_of, tensors_of, versions_of
 
 #: What a module may hold beside its tensors and modules.
 CONSTANTS = (
@@ -35,8 +35,19 @@ def allowed() -> bool:
 class NetworkState(NamedTuple):
     """Everything that the calls of a network depend on, as far as Python can see it."""
 
-    key: tuple[object, ...]
-    held: tuple[object, ...]  # what the key names by identity
+    versions: tuple[tuple[int, int], ...] = ()  # of weights and buffers
+    others: tuple[object, ...] = ()  # modules and what they hold, by identity, and settings
+    held: tuple[object, ...] = ()  # what the state names by identity
+    weights: tuple[Tensor, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal states."""
+        return self.versions, self.others
+
+    def memory(self) -> tuple[object, ...]:
+        """What keeps the memory of the weights, also if they are moved elsewhere later."""
+        return tuple(part.untyped_storage() for part in self.weights)
 
 
 def network_state(net: nn.Module) -> NetworkState | None:
@@ -51,6 +62,7 @@ def network_state(net: nn.Module) -> NetworkState | None:
     if torch_module._has_any_global_hook() or torch.is_autocast_enabled("cuda"):
         return None
     modules = modules_of(net).values()
+    weights = tensors_of(modules)
     held: list[object] = [*modules]
     for module in modules:
         own = module.__dict__
@@ -59,7 +71,8 @@ def network_state(net: nn.Module) -> NetworkState | None:
         held += islice(own.values(), len(FIRST), None)  # tensors are in the versions
     flags = torch.backends.cudnn
     settings = (flags.enabled, flags.benchmark, flags.deterministic)
-    return NetworkState((versions_of(modules), tuple(map(id, held)), settings), tuple(held))
+    others = (tuple(map(id, held)), settings)
+    return NetworkState(versions_of(weights), others, tuple(held), tuple(weights))
 
 
 def is_constant(net: nn.Module) -> bool:
