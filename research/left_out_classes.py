@@ -5,16 +5,17 @@
 Trains a network of the benchmark on some of its classes, fits `LayeredQIPF` on their training data,
 and writes OUT/NETWORK-SEED.npz: for every set the columns that a novelty can be made of. The seed
 draws the classes too. Names of sets are ``tuning/FAMILY STRENGTH`` (held-out training inputs, clean
-and perturbed, as the package has them), ``outlier/KIND`` (pseudo-outliers made of the same inputs,
-see `pseudo_outliers`), ``test/known`` and ``test/unknown`` (test inputs of the known classes and of
-the others) and ``far/KIND``. No out-of-distribution set of the suite `ood` is read.
+and perturbed, as the package has them), ``package/KIND`` (its pseudo-outliers of the same inputs),
+``outlier/KIND`` (all that were tried, see `pseudo_outliers`), ``test/known`` and ``test/unknown``
+(test inputs of the known classes and of the others) and ``far/KIND``. No out-of-distribution set of
+the suite `ood` is read.
 
 Columns: ``unusual`` and ``odds`` (`qipf.layered.error_model.Evidence`), ``class_fields`` (minus the
 log of the largest class field of each layer), ``mixture`` (entropy and GEN of the mixture),
-``mahalanobis`` and ``relative`` (of the rows of each layer, log distance to the nearest class mean
-by the shrunk covariance within the classes, and the same minus that to the mean of all), ``cosine``
-(minus that with the nearest class mean, last layer), ``logits``, and a column for each peer of the
-benchmark by its name.
+``mahalanobis_layers`` and ``relative_layers`` (of the rows of each layer, log distance to the
+nearest class mean by the shrunk covariance within the classes, and the same minus that to the mean
+of all), ``cosine`` (minus that with the nearest class mean, last layer), ``logits``, and a column
+for each peer of the benchmark by its name.
 """
 
 from __future__ import annotations
@@ -207,9 +208,10 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
                 arrays[f"{what}|{column}"] = value.float().cpu().numpy()
             arrays[f"{what}|logits"] = logits.half().cpu().numpy()
 
-        for family, (logits, rows) in tuning.sets.items():
-            thinned = {site: own[::step] for site, own in rows.items()}
-            keep(f"tuning/{family}", (logits[::step], thinned))
+        for prefix, sets in (("tuning", tuning.sets), ("package", tuning.outliers)):
+            for family, (logits, rows) in sets.items():
+                thinned = {site: own[::step] for site, own in rows.items()}
+                keep(f"{prefix}/{family}", (logits[::step], thinned))
         for kind, make in outliers(inputs).items():
             keep(f"outlier/{kind}", read(make(inputs, others, random)[::step]))
         places = part(data.known)
