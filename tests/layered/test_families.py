@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from qipf.export.program import Example
-from qipf.layered.families import fitting_families, tokens_of
+from qipf.layered.families import fitting_families, fitting_outliers, tokens_of
+from qipf.layered.outliers import FOR_IMAGES as JOINED_IMAGES
+from qipf.layered.outliers import FOR_TOKENS as JOINED_TOKENS
 from qipf.layered.perturbations import FOR_ALL, FOR_EMBEDDINGS, FOR_IMAGES, FOR_TOKENS
 from qipf.network.features import hooked
 
@@ -90,6 +92,38 @@ def test_images_and_tables_are_perturbed_by_the_families_of_their_own():
         assert torch.equal(table, example.inputs[1]) == (name not in FOR_ALL)
     noisy = families["noise"](Example((torch.rand(9, 3), torch.rand(9, 3)), {}), 0.1, 1)[0]
     assert not torch.equal(*noisy.inputs)  # two inputs get different noise
+
+
+def test_images_and_tables_are_joined_by_the_kinds_of_their_own():
+    class Net(nn.Module):
+        def forward(self, image, table):
+            return image.mean((2, 3)) + table
+
+    one = Example((torch.zeros(9, 3, 6, 6), torch.zeros(9, 3)), {})
+    two = Example((torch.ones(9, 3, 6, 6), torch.ones(9, 3)), {})
+    kinds = fitting_outliers(Net(), one)
+    assert set(kinds) == {*JOINED_IMAGES, "features of two"}
+    for name, kind in kinds.items():
+        image, table = kind(one, two, 1).inputs
+        assert bool(table.any()) == (name == "features of two")
+        assert bool(image.any()) == (name in ("halves of two", "tiles of two"))
+    assert fitting_outliers(Net(), Example((torch.zeros(9, 3).long(),), {})) == {}
+
+
+@pytest.mark.parametrize("name", JOINED_TOKENS)
+def test_padding_and_masks_of_joined_texts_stay(name):
+    ids, other = text(), text(seed=1)
+    batch = {"input_ids": ids, "attention_mask": (ids > 0).float()}
+    others = {"input_ids": other, "attention_mask": (other > 0).float()}
+    kind = fitting_outliers(Reader(), Example((), batch))[name]
+    found = kind(Example((), batch), Example((), others), 3).options
+    assert torch.equal(found["attention_mask"], batch["attention_mask"])
+    assert torch.equal(found["input_ids"] > 0, ids > 0)
+    assert not torch.equal(found["input_ids"], ids)
+    (alone,) = fitting_outliers(Reader(padding=0), Example((ids,), {}))[name](
+        Example((ids,), {}), Example((other,), {}), 3
+    ).inputs
+    assert torch.equal(alone, found["input_ids"])
 
 
 @pytest.mark.parametrize("name", FOR_TOKENS)

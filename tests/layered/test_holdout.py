@@ -9,7 +9,7 @@ from torch import nn
 
 from qipf import QIPFInputError, QIPFWarning
 from qipf.export.program import Example
-from qipf.layered import holdout, perturbations
+from qipf.layered import holdout, outliers, perturbations
 from qipf.layered.holdout import (
     FEWEST,
     INPUTS,
@@ -296,6 +296,42 @@ def test_tokens_are_perturbed_and_so_is_their_embedding():
         swapped = name.startswith("swap")  # a mean does not depend on the order
         assert torch.allclose(logits, net(TOKENS), atol=1e-5) == (name == "clean" or swapped)
     assert not net.table._forward_hooks
+
+
+@torch.no_grad()
+def test_pseudo_outliers_of_examples_with_a_partner_of_another_class():
+    net, sites = small(), (LayerSite("3", "input"),)
+    images = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) % 3
+    found = tuning_sets(net, held(images, labels), sites, 3, seed=0)
+    assert set(found.outliers) == set(outliers.FOR_IMAGES)
+    for logits, rows in found.outliers.values():
+        torch.testing.assert_close(logits, net[3](rows[sites[0]]))
+        assert len(logits) == 60
+        assert not torch.allclose(logits, net(images))
+    again = tuning_sets(net, held(images, labels), sites, 3, seed=0)
+    for name, (logits, _) in found.outliers.items():
+        assert torch.equal(logits, again.outliers[name][0])
+    mostly = torch.cat([torch.zeros(50), torch.ones(10)]).long()
+    few = tuning_sets(net, held(images, mostly), sites, 3, seed=0)
+    assert {len(logits) for logits, _ in few.outliers.values()} == {20}
+    none = tuning_sets(net, held(images, torch.zeros(60).long()), sites, 3, seed=0)
+    assert none.outliers == {}
+    table = tuning_sets(net, held(images.flatten(1), labels), sites, 3, seed=0)
+    assert set(table.outliers) == set(outliers.FOR_ALL)
+
+
+@torch.no_grad()
+def test_pseudo_outliers_of_tokens_in_groups_of_their_own_length():
+    net = Embedding()
+    labels = TOKENS[:, 0] % 3
+    examples = held(TOKENS, labels)
+    examples[INPUTS] = [Example((TOKENS[:25],), {}), Example((TOKENS[25:39, :3],), {}),
+                        Example((TOKENS[39:, :2],), {})]  # fmt: skip
+    found = tuning_sets(net, examples, (LayerSite("inner"),), 3, 0)
+    assert set(found.outliers) == set(outliers.FOR_TOKENS)
+    for logits, _ in found.outliers.values():
+        assert 30 < len(logits) <= 39  # the last one has no partner
 
 
 def test_inputs_of_different_lengths_are_kept_in_groups():

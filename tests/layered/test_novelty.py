@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from qipf.layered.error_model import balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
@@ -142,6 +143,39 @@ def test_each_column_is_heard_if_it_alone_tells_perturbed_rows():
         slopes = fit_novelty_model(rows, perturbed, 2).log_odds.slopes
         scaled = slopes[:3] / slopes[:3].sum()
         assert float(scaled[column]) > 0.8
+
+
+def test_outliers_have_the_same_weight_as_perturbed_rows():
+    """However many there are; each kind is told by a column of its own."""
+    rng = np.random.default_rng(0)
+    perturbed = torch.arange(600) >= 300
+    rows = torch.from_numpy(rng.normal(size=(600, 5)))
+    rows[perturbed, 0] += 2  # energy
+    outliers = torch.from_numpy(rng.normal(size=(50, 5)))
+    outliers[:, 2] += 2  # density of the last layer
+    before = fit_novelty_model(rows, perturbed, 2)
+    after = fit_novelty_model(rows, perturbed, 2, outliers)
+    assert torch.equal(after.mean, before.mean)  # of clean rows alone
+    assert torch.equal(after.whiten, before.whiten)
+    assert float(before.log_odds.slopes[1]) < 0.2 < 0.5 < float(after.log_odds.slopes[1])
+    many = fit_novelty_model(rows, perturbed, 2, outliers.repeat(20, 1))
+    np.testing.assert_allclose(many.parameters(), after.parameters(), rtol=1e-4, atol=1e-6)
+    columns = torch.cat([after.columns(rows), after.columns(outliers)])
+    weights = torch.tensor([1 / 300] * 300 + [0.5 / 300] * 300 + [0.5 / 50] * 50).double()
+    by_hand = fit_log_odds(columns, torch.arange(650) >= 300, weights)
+    assert by_hand.parameters() == pytest.approx(after.log_odds.parameters(), rel=1e-5)
+
+
+def test_outliers_alone_have_the_weight_of_the_clean_rows():
+    rng = np.random.default_rng(0)
+    rows, none = torch.from_numpy(rng.normal(size=(200, 3))), torch.zeros(200, dtype=torch.bool)
+    model = fit_novelty_model(rows, none, 1, rows[:50] + 3)
+    both = torch.cat([rows, rows[:50] + 3])
+    unlike = torch.arange(250) >= 200
+    expected = fit_log_odds(model.columns(both), unlike, balanced(unlike))
+    assert model.log_odds.parameters() == pytest.approx(expected.parameters())
+    no_rows = fit_novelty_model(rows, none, 1, rows[:0])
+    assert no_rows.parameters() == fit_novelty_model(rows, none, 1).parameters()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])

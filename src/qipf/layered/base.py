@@ -18,7 +18,13 @@ from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_mo
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, thinning
-from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
+from qipf.layered.novelty import (
+    NoveltyModel,
+    RowLengths,
+    fit_novelty_model,
+    term_names,
+    unusual_columns,
+)
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
 from qipf.network.features import LayerSite, Rows
@@ -149,9 +155,9 @@ class LayeredModel(CalibrationMixin):
     ) -> None:
         """Fit both scores on the tuning rows, and measure error detection on the same.
 
-        The uncertainty is the log-odds of an error, the novelty that of a perturbed row among
-        clean ones. The ROC-AUC is the mean over the sets that have errors. `examples` is the
-        number of training examples.
+        The uncertainty is the log-odds of an error, the novelty that of a perturbed row or a
+        pseudo-outlier among clean ones. The ROC-AUC is the mean over the sets that have errors.
+        `examples` is the number of training examples.
         """
         self._clear_calibration()
         self._training = None
@@ -178,7 +184,13 @@ class LayeredModel(CalibrationMixin):
         perturbed = sets > 0
         fitted = fit_error_model(evidence, wrong, perturbed)
         self.error_model_ = fitted or self.error_model_
-        self.novelty_model_ = fit_novelty_model(evidence.unusual, perturbed, count)
+        outliers = [
+            self._unusual(logits[::step], {site: own[::step] for site, own in rows.items()}).cpu()
+            for logits, rows in tuning.outliers.values()
+        ]
+        self.novelty_model_ = fit_novelty_model(
+            evidence.unusual, perturbed, count, torch.cat(outliers) if outliers else None
+        )
         uncertainty = self.error_model_(evidence)
         found = [
             error_detection(uncertainty[sets == i], wrong[sets == i], logits[::step].cpu())
@@ -188,6 +200,13 @@ class LayeredModel(CalibrationMixin):
             [part for part in found if part is not None],
             "errors of held-out training inputs and perturbed copies",
         )
+
+    def _unusual(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, 2 + layers + lengths)
+        """What the novelty is computed from."""
+        scorer = self._scorer(logits.device)
+        _, densities, whitened = scorer.posteriors(logits, rows)
+        lengths = scorer.lengths(logits, rows, whitened)
+        return torch.cat([unusual_columns(logits, densities), lengths], 1)
 
     def _explained(
         self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int

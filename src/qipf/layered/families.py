@@ -1,4 +1,4 @@
-"""The families of perturbations that fit the inputs of a network.
+"""The families of perturbations, and the kinds of pseudo-outliers, that fit a network's inputs.
 
 Numbers are perturbed as images or tables are. Tokens, that is integers (n, tokens) which an
 embedding layer reads, are dropped, swapped and replaced, and the outputs of that layer get noise
@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from qipf.export.program import Example
+from qipf.layered.outliers import FOR_TOKENS as JOINED_TOKENS
+from qipf.layered.outliers import Joining, TokenJoining, joinings
 from qipf.layered.perturbations import (
     FOR_ALL,
     FOR_EMBEDDINGS,
     FOR_TOKENS,
     Perturbation,
+    Text,
     TokenPerturbation,
     families,
     perturbed,
@@ -34,6 +37,9 @@ Hooks = Mapping[LayerSite, Callable[..., Any]]
 
 #: Inputs, a strength and a seed -> perturbed inputs, and hooks to run the network with.
 Family = Callable[[Example, float, int], tuple[Example, Hooks]]
+
+#: Inputs, others of other classes row by row, and a seed -> pseudo-outliers.
+Kind = Callable[[Example, Example, int], Example]
 
 #: Distance of the seeds of two inputs.
 STRIDE = 7919
@@ -59,6 +65,19 @@ def fitting_families(net: nn.Module, example: Example) -> dict[str, Family]:
             found[name] = partial(_perturbed_tokens, change, tokens)
         for name, perturb in FOR_EMBEDDINGS.items():
             found[name] = partial(_perturbed_embedding, perturb, LayerSite(tokens.layer))
+    return found
+
+
+def fitting_outliers(net: nn.Module, example: Example) -> dict[str, Kind]:
+    """Kinds of pseudo-outliers by name; none if there are neither numbers nor tokens."""
+    found: dict[str, Kind] = {}
+    for part in _numbers(example).values():
+        for name, join in joinings(part).items():
+            found[name] = partial(_joined_numbers, join)
+    tokens = tokens_of(net, example)
+    if tokens is not None:
+        for name, change in JOINED_TOKENS.items():
+            found[name] = partial(_joined_tokens, change, tokens)
     return found
 
 
@@ -106,16 +125,38 @@ def _perturbed_numbers(
     return example.filled(changed.values()), {}
 
 
+def _joined_numbers(join: Joining, example: Example, other: Example, seed: int) -> Example:
+    """Every input that the kind fits, joined with that of the other example."""
+    changed = dict(example.tensors)
+    for place, (name, part) in enumerate(_numbers(example).items()):
+        if join in joinings(part).values():
+            random = torch.Generator().manual_seed(seed + place * STRIDE)
+            changed[name] = join(part, other.tensors[name], random)
+    return example.filled(changed.values())
+
+
+def _joined_tokens(
+    join: TokenJoining, tokens: Tokens, example: Example, other: Example, _seed: int
+) -> Example:
+    changed = dict(example.tensors)
+    changed[tokens.name] = join(_text(tokens, example)[0], _text(tokens, other)[0]).ids
+    return example.filled(changed.values())
+
+
+def _text(tokens: Tokens, example: Example) -> tuple[Text, Tensor | None]:
+    """The tokens, and the mask that says which of them the network sees, if there is one."""
+    ids, mask = example.tensors[tokens.name], attention_mask(example)
+    if mask is not None and mask.shape == ids.shape:
+        return text_of(ids, mask != 0), mask
+    return text_of(ids, ids != tokens.padding if tokens.padding is not None else ids == ids), None
+
+
 def _perturbed_tokens(
     perturb: TokenPerturbation, tokens: Tokens, example: Example, t: float, seed: int
 ) -> tuple[Example, Hooks]:
-    changed, mask = dict(example.tensors), attention_mask(example)
-    ids = changed[tokens.name]
-    if mask is None or mask.shape != ids.shape:
-        mask, seen = None, ids != tokens.padding if tokens.padding is not None else ids == ids
-    else:
-        seen = mask != 0
-    text = perturb(text_of(ids, seen), t, torch.Generator().manual_seed(seed))
+    changed = dict(example.tensors)
+    whole, mask = _text(tokens, example)
+    text = perturb(whole, t, torch.Generator().manual_seed(seed))
     changed[tokens.name] = text.ids
     if mask is not None:
         changed["attention_mask"] = text.seen.to(mask.dtype)

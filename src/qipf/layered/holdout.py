@@ -1,4 +1,4 @@
-"""Samples of a loader: rows for the fields, and held-out inputs, clean and perturbed."""
+"""Samples of a loader: rows for the fields, and held-out inputs, clean, perturbed and joined."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from qipf.errors import QIPFInputError, warn
 from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
 from qipf.layered.effort import FULL, Effort
-from qipf.layered.families import STRIDE, Family, Hooks, fitting_families
+from qipf.layered.families import STRIDE, Family, Hooks, fitting_families, fitting_outliers
+from qipf.layered.outliers import of_other_classes
 from qipf.layered.perturbations import KEPT, strengths
 from qipf.network.batches import Batch
 from qipf.network.features import LayerSite, Rows, hooked, run_in_batches
@@ -170,12 +171,14 @@ class Tuning:
     """Logits and rows of the held-out examples, by set, and their classes.
 
     Copies are perturbed examples that distilled fields are fitted at, and are not held out.
+    Outliers are logits and rows of pseudo-outliers, by kind; their rows are in no order.
     """
 
     sets: dict[str, tuple[Tensor, Rows]]
     labels: Tensor  # (n,) the same for every set
     copies: Rows = field(default_factory=dict)
     copied: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places
+    outliers: dict[str, tuple[Tensor, Rows]] = field(default_factory=dict)
 
 
 def tuning_sets(
@@ -189,7 +192,8 @@ def tuning_sets(
 ) -> Tuning:
     """The examples as they are, and perturbed by every family for inputs of their shape.
 
-    Those that are `copied` are perturbed by some of the families each.
+    Those that are `copied` are perturbed by some of the families each. Pseudo-outliers of every
+    kind are made of the same examples.
     """
     if len(held[LABELS]) < FEWEST:
         return Tuning({}, torch.empty(0, dtype=torch.long))
@@ -224,11 +228,39 @@ def tuning_sets(
             require_numbers(logits, rows, held[PLACES])
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
         strongest[name] = t
+    _add_outliers(found, net, held, sites, seed)
     if copied is not None and len(copied[PLACES]):
         _add_copies(
             found, net, copied, sites, [(fitting[n], t) for n, t in strongest.items()], seed
         )
     return found
+
+
+def _add_outliers(
+    found: Tuning, net: nn.Module, held: Examples, sites: Sequence[LayerSite], seed: int
+) -> None:
+    """Pseudo-outliers of all examples for which there is one of another class in their group."""
+    random = torch.Generator().manual_seed(seed)
+    pairs: list[tuple[Example, Example]] = []
+    chosen: list[Tensor] = []
+    start = 0
+    for group in held[INPUTS]:
+        places = torch.arange(start, start + group.rows)
+        start += group.rows
+        labels = held[LABELS][places]
+        others = of_other_classes(labels, random)
+        differ = (labels != labels[others]).nonzero()[:, 0]
+        if len(differ):
+            pairs.append((group.take(differ), group.take(others[differ])))
+            chosen.append(places[differ])
+    if not pairs:
+        return
+    kinds = fitting_outliers(net, held[INPUTS][0])
+    for name, kind in progress(kinds.items(), "joining"):
+        joined = [kind(*pair, seed + number * STRIDE) for number, pair in enumerate(pairs)]
+        logits, rows = _run(net, joined, sites)
+        require_numbers(logits, rows, held[PLACES][torch.cat(chosen)])
+        found.outliers[name] = (logits, rows)
 
 
 def _add_copies(

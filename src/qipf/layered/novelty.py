@@ -1,7 +1,7 @@
 r"""Novelty of inputs: how unlike the training data they are, whatever is predicted for them.
 
-The novelty is the log-odds that an input is perturbed, a logistic regression on the tuning rows
-over four columns:
+The novelty is the log-odds that an input is perturbed or a pseudo-outlier
+(`qipf.layered.outliers`), a logistic regression on the tuning rows over four columns:
 
 - the energy :math:`-\log\sum_c e^{z_c}` of the logits z,
 - minus the log density of the last layer's field,
@@ -131,7 +131,7 @@ def unusual_columns(
 class NoveltyModel:
     """The novelty, from the energy, the log densities of some layers, and lengths."""
 
-    log_odds: LogOdds  # of a perturbed input, by the four columns
+    log_odds: LogOdds  # of a perturbed input or a pseudo-outlier, by the four columns
     mean: Tensor  # (1 + layers + lengths,) of clean rows
     whiten: Tensor  # (the same twice) to unit covariance of clean rows
     layers: int
@@ -184,10 +184,12 @@ def fit_novelty_model(
     unusual: Tensor,  # (n, 2 + layers + lengths)
     perturbed: Tensor,  # (n,)
     layers: int,
+    outliers: Tensor | None = None,  # (m, 2 + layers + lengths)
 ) -> NoveltyModel:
-    """The novelty that tells perturbed rows from clean ones.
+    """The novelty that tells perturbed rows and outliers from clean ones.
 
-    Without perturbed rows, or if no column tells them apart, the mean of the standardised columns.
+    The perturbed rows together have the same weight as the outliers, and both that of the clean
+    rows. Without either, or if no column tells them apart, the mean of the standardised columns.
     """
     unusual, perturbed = unusual.double().cpu(), perturbed.cpu()
     clean = unusual[~perturbed, :-1]
@@ -200,9 +202,16 @@ def fit_novelty_model(
     whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
     whiten = whiten.contiguous()  # as from a file: sums in the same order
     found = NoveltyModel(LogOdds(0.0, torch.zeros(COLUMNS).double()), mean, whiten, layers)
-    columns = found.columns(unusual)
-    fitted = fit_log_odds(columns, perturbed, balanced(perturbed))
-    return NoveltyModel(fitted or standardised_mean(columns[~perturbed]), mean, whiten, layers)
+    columns, weights = found.columns(unusual), balanced(perturbed)
+    unlike, usual = perturbed, columns[~perturbed]
+    if outliers is not None and len(outliers):
+        columns = torch.cat([columns, found.columns(outliers.double().cpu())])
+        unlike = torch.cat([perturbed, torch.ones(len(outliers), dtype=torch.bool)])
+        share = 0.5 if bool(perturbed.any()) else 1.0
+        others = torch.full((len(outliers),), share / len(outliers), dtype=weights.dtype)
+        weights = torch.cat([torch.where(perturbed, 1 - share, 1.0) * weights, others])
+    fitted = fit_log_odds(columns, unlike, weights)
+    return NoveltyModel(fitted or standardised_mean(usual), mean, whiten, layers)
 
 
 def standardised_mean(columns: Tensor) -> LogOdds:  # (n, columns)

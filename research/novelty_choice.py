@@ -1,0 +1,251 @@
+"""Choose columns and fit data of the novelty by classes that a network was not trained on.
+
+    python research/left_out_classes.py --data DATA -o OUT --networks ... --seed 0 1
+    python research/novelty_choice.py OUT [OUT ...] -o research/results
+
+Reads what `left_out_classes.py` wrote. Every candidate is a logistic regression of some sets made
+from training inputs against the clean ones, as `qipf.layered.novelty` has it. It is judged by the
+ROC-AUC of test inputs of unknown classes among those of known ones, and of far inputs among the
+same. Writes left-out-classes.csv, a row for each candidate, network and seed, and
+left-out-classes.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from left_out_classes import PEERS
+from novelties import whitening
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from qipf.layered.error_model import fit_log_odds
+from qipf.layered.novelty import standardised_mean
+
+Columns = Mapping[str, Tensor]
+Score = Callable[[Columns], Tensor]
+
+
+class Dump:
+    """The sets of a network, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self.name, seed = path.stem.rsplit("-", 1)
+        self.seed = int(seed)
+        arrays = np.load(path)
+        self.accuracy, layers = float(arrays["accuracy"]), len(arrays["layers"])
+        self.sets: dict[str, dict[str, Tensor]] = {}
+        for key in arrays.files:
+            if "|" in key:
+                name, column = key.split("|")
+                value = torch.from_numpy(arrays[key]).double()
+                own = self.sets.setdefault(name, {})
+                own[column] = value[:, None] if value.ndim == 1 else value
+        for own in self.sets.values():
+            unusual = own["unusual"]
+            own |= {
+                "density": unusual[:, layers : layers + 1],
+                "densities": unusual[:, 1 : 1 + layers],
+                "part": unusual[:, -1:],
+                "shipped distance": unusual[:, :-1],
+                "odds of mixture": own["odds"][:, :1],
+                "odds of softmax": own["odds"][:, 1:2],
+                "odds of last": own["odds"][:, -1:],
+                "class field": own["class_fields"][:, -1:],
+                "entropy of mixture": own["mixture"][:, :1],
+                "gen of mixture": own["mixture"][:, 1:],
+                "log mahalanobis": own["mahalanobis_layers"][:, -1:],
+                "relative": own["relative_layers"][:, -1:],
+                "min relative": own["relative_layers"].amax(1, keepdim=True),
+            }
+
+    def of(self, kind: str, without: str = "") -> dict[str, dict[str, Tensor]]:
+        """Sets of a kind, without those of a family; by name."""
+        return {
+            name: own
+            for name, own in self.sets.items()
+            if name.startswith(kind) and not (without and name.startswith(f"{kind}/{without}"))
+        }
+
+    @property
+    def clean(self) -> dict[str, Tensor]:
+        return self.sets["tuning/clean"]
+
+
+def joined(sets: list[dict[str, Tensor]], names: tuple[str, ...]) -> Tensor:
+    return torch.cat([torch.cat([own[name] for name in names], 1) for own in sets])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Columns, of what the distance is taken, and what is told from clean inputs.
+
+    `weights` are those of the perturbed inputs and of the pseudo-outliers.
+    """
+
+    columns: tuple[str, ...] = ("energy", "density", "part")
+    distance: tuple[str, ...] = ("shipped distance",)
+    weights: tuple[float, float] = (1.0, 0.0)
+    kinds: tuple[str, ...] = ()  # of outliers; all if empty
+    penalty: float = 0.03
+    power: float = 1.0  # of the distance
+
+    def fit(self, dump: Dump, without: str = "") -> Score:
+        whiten = whitening(joined([dump.clean], self.distance)) if self.distance else None
+
+        def seen(own: Columns) -> Tensor:
+            columns = joined([dict(own)], self.columns) if self.columns else None
+            if whiten is None:
+                assert columns is not None
+                return columns
+            far = whiten(joined([dict(own)], self.distance)).norm(dim=1, keepdim=True) ** self.power
+            return far if columns is None else torch.cat([columns, far], 1)
+
+        clean = seen(dump.clean)
+        if not any(self.weights):
+            mean = standardised_mean(clean)
+            return lambda own: mean(seen(own))
+        parts, shares = [clean], [torch.full((len(clean),), 1 / len(clean)).double()]
+        for kind, weight in zip(("tuning", "outlier"), self.weights, strict=True):
+            sets = [
+                own
+                for name, own in dump.of(kind, without).items()
+                if name != "tuning/clean"
+                and (kind == "tuning" or not self.kinds or name.partition("/")[2] in self.kinds)
+            ]
+            if weight and sets:
+                columns = torch.cat([seen(own) for own in sets])
+                parts.append(columns)
+                share = weight / sum(self.weights) / len(columns)
+                shares.append(torch.full((len(columns),), share).double())
+        whole = torch.cat(parts)
+        positive = torch.arange(len(whole)) >= len(clean)
+        found = fit_log_odds(whole, positive, torch.cat(shares), self.penalty)
+        found = found or standardised_mean(clean)
+        return lambda own: found(seen(own))
+
+
+def auc(score: Score, clean: Columns, other: Columns) -> float:
+    one, two = score(clean), score(other)
+    return float(
+        roc_auc_score(np.arange(len(one) + len(two)) >= len(one), torch.cat([one, two]).numpy())
+    )
+
+
+def judged(dump: Dump, score: Score) -> dict[str, float]:
+    known = dump.sets["test/known"]
+    found = {"unknown classes": auc(score, known, dump.sets["test/unknown"])}
+    far = {name.partition("/")[2]: auc(score, known, own) for name, own in dump.of("far").items()}
+    found["far"] = float(np.mean(list(far.values())))
+    return found | {f"far: {name}": value for name, value in far.items()}
+
+
+_SHIPPED = ("energy", "density", "part")
+_MIXTURE = (*_SHIPPED, "gen of mixture")
+
+#: Kinds that the package makes, by the names that they have in `pseudo_outliers`.
+CHOSEN = (
+    "jigsaw2", "jigsaw4", "halves", "patches",
+    "joined halves", "interleaved",
+    "half features",
+)  # fmt: skip
+
+#: Kinds of pseudo-outliers, each also alone; those for other inputs change nothing.
+KINDS = (
+    "jigsaw2", "jigsaw4", "halves", "patches", "blend", "negative", "phases", "spectra", "turned",
+    "joined halves", "interleaved", "joined", "shuffled tokens", "half features", "mixed features",
+)  # fmt: skip
+
+BEFORE, NOW = "perturbed (before)", "perturbed and chosen kinds 1:1"
+
+CANDIDATES: dict[str, Candidate] = {
+    BEFORE: Candidate(),
+    NOW: Candidate(weights=(1, 1), kinds=CHOSEN),
+    "perturbed and all kinds 1:1": Candidate(weights=(1, 1)),
+    "perturbed and all kinds 1:2": Candidate(weights=(1, 2)),
+    "all kinds alone": Candidate(weights=(0, 1)),
+    "chosen kinds alone": Candidate(weights=(0, 1), kinds=CHOSEN),
+    "nothing fitted: mean of columns": Candidate(weights=(0, 0)),
+    "1:1, squared distance": Candidate(weights=(1, 1), kinds=CHOSEN, power=2),
+    **{f"1:1, {kind} alone": Candidate(weights=(1, 1), kinds=(kind,)) for kind in KINDS},
+    **{
+        f"1:1, without {kind}": Candidate(
+            weights=(1, 1), kinds=tuple(own for own in CHOSEN if own != kind)
+        )
+        for kind in CHOSEN
+    },
+    **{
+        f"{name}, {column} too": Candidate((*_SHIPPED, column), weights=weights, kinds=CHOSEN)
+        for name, weights in (("perturbed", (1, 0)), ("1:1", (1, 1)))
+        for column in (
+            "gen of mixture", "entropy of mixture", "odds of mixture", "class field", "gen", "knn",
+            "nci", "log mahalanobis", "relative", "cosine", "fdbd", "vim", "rmds",
+        )
+    },
+}  # fmt: skip
+
+#: Single columns beside the peers.
+COLUMNS = (
+    "density", "class field", "odds of mixture", "entropy of mixture", "gen of mixture",
+    "log mahalanobis", "relative", "cosine", "part",
+)  # fmt: skip
+
+
+def scores_of(dump: Dump) -> dict[str, Score]:
+    """All candidates, fitted, the peers and the single columns."""
+
+    def single(column: str) -> Score:
+        return lambda own: own[column][:, 0]
+
+    return {
+        **{name: candidate.fit(dump) for name, candidate in CANDIDATES.items()},
+        **{name: single(name) for name in (*PEERS, *COLUMNS)},
+    }
+
+
+def table(rows: list[dict[str, object]], judged_by: str) -> list[str]:
+    """Candidates by network, in the mean over seeds."""
+    networks = list(dict.fromkeys(str(row["network"]) for row in rows))
+    lines = ["| " + judged_by + " | " + " | ".join([*networks, "mean"]) + " |"]
+    lines.append("| --- |" + " --- |" * (len(networks) + 1))
+    for name in dict.fromkeys(str(row["novelty"]) for row in rows):
+        means = [
+            float(np.mean([r[judged_by] for r in rows if (r["novelty"], r["network"]) == key]))
+            for key in ((name, network) for network in networks)
+        ]
+        shown = " | ".join(f"{value:.4f}".lstrip("0") for value in [*means, np.mean(means)])
+        title = f"**{name}**" if name == NOW else name
+        lines.append(f"| {title} | {shown} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for path in sorted(path for folder in options.data for path in folder.glob("*.npz")):
+        dump = Dump(path)
+        for name, score in scores_of(dump).items():
+            found = judged(dump, score)
+            kept = {key: round(found[key], 4) for key in ("unknown classes", "far")}
+            rows.append({"novelty": name, "network": dump.name, "seed": dump.seed, **kept})
+        print(dump.name, dump.seed, f"accuracy {dump.accuracy:.3f}", flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    with (options.output / "left-out-classes.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = [*table(rows, "unknown classes"), *table(rows, "far")]
+    (options.output / "left-out-classes.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
