@@ -129,10 +129,9 @@ def chosen_metric(
             found = _best_width(metric, *few, shown, truth, classes)
             if found is not None and (best is None or found[0] > best.likelihood):
                 best = _Trial(found[0], shrinkage, metric, found[1])
-        if best is None:
-            return None
-        shrinkages = (best.shrinkage,)
-    return best.metric, best.width
+        if best is not None:
+            shrinkages = (best.shrinkage,)
+    return None if best is None else (best.metric, best.width)
 
 
 class _Trial(NamedTuple):
