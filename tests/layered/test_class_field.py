@@ -167,6 +167,17 @@ def test_blocks_change_nothing(monkeypatch, block):
         torch.testing.assert_close(found.log_density, whole.log_density)
 
 
+def test_thinned_has_every_so_many_centres():
+    field = field_of(counts=COUNTS)
+    few = field.thinned(16)
+    kept = [place * 40 // 16 for place in range(16)]
+    assert few.examples.tolist() == kept
+    assert torch.equal(few.embeddings, field.embeddings[kept])
+    assert torch.equal(few.labels, field.labels[kept])
+    assert torch.equal(few.counts, COUNTS[kept])
+    assert field.thinned(40) is field
+
+
 def test_a_narrow_kernel_knows_only_the_nearest_and_a_wide_one_only_the_shares():
     field = field_of(bandwidth=1e-8)
     cosines = field.metric(QUERIES) @ field.embeddings.T

@@ -15,7 +15,7 @@ def test_full_is_the_default_and_no_size_of_fast_is_larger(net):
     assert set(EFFORTS) == {"full", "fast"}
     fast = EFFORTS["fast"]
     for name in ("tuning", "halvings", "rows", "centers", "metric_rows"):
-        assert getattr(fast, name) < getattr(FULL, name)
+        assert getattr(fast, name) <= getattr(FULL, name)
 
 
 @pytest.mark.parametrize("halvings", [3, 6])

@@ -163,6 +163,17 @@ def test_a_class_without_centres():
     assert not fields[GOOD].complete
 
 
+def test_weights_are_those_of_few_centres_and_the_fields_keep_all():
+    few = fit_mixture({s: f.thinned(150) for s, f in FIELDS.items()}, TUNING)
+    found = fit_mixture(FIELDS, TUNING, centers=150)
+    assert torch.equal(found.weights, few.weights)
+    assert list(found.fields) == list(few.fields)
+    assert not torch.equal(found.weights, fit_mixture(FIELDS, TUNING).weights)
+    for site, field in found.fields.items():
+        assert field.bandwidth == few.fields[site].bandwidth
+        assert field.embeddings is FIELDS[site].embeddings
+
+
 def test_many_rows_are_thinned(monkeypatch):
     monkeypatch.setattr(mixture_weights, "TUNING_ROWS", 200)  # of 600: every third
     few = Tuning(

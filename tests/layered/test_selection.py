@@ -56,6 +56,23 @@ def test_it_is_the_likeliest_of_a_plain_search():
     assert metric.directions.shape == (5, 4)
 
 
+def test_rows_of_unit_length_are_tried_with_the_best_shrinkage_alone(monkeypatch):
+    tried = []
+    plain = Scatter.metric
+
+    def metric(self, shrinkage, dimension):
+        tried.append((self.gain_free, shrinkage))
+        return plain(self, shrinkage, dimension)
+
+    monkeypatch.setattr(Scatter, "metric", metric)
+    found, width = chosen_metric(ROWS, LABELS_OF, SETS, TRUTH, 3, 4)
+    assert tried[:-1] == [(False, shrinkage) for shrinkage in selection.SHRINKAGES]
+    assert tried[-1][0]
+    scatter = Scatter(ROWS, LABELS_OF, found.gain_free)
+    assert torch.equal(found.directions, plain(scatter, tried[-1][1], 4).directions)
+    assert width > 0
+
+
 def test_shrinkages_and_factors_are_those_of_the_published_results():
     """Other values would change every published result of LayeredQIPF."""
     assert selection.SHRINKAGES == (0.02, 0.1, 0.3, 0.5, 0.8)
@@ -121,7 +138,7 @@ def test_a_row_far_from_its_class_counts_for_no_more_than_the_floor():
     field = ClassField(metric, rows, torch.tensor([0, 0, 1, 1]), 2, 0.1, torch.arange(4))
     truth = torch.tensor([0, 0, 1, 0])
     widths = [0.1, 0.2]
-    likelihoods = selection._likelihoods(field, [rows], truth, widths)
+    likelihoods = selection._likelihoods(field, rows, truth, widths)
     for width, found in zip(widths, likelihoods, strict=True):
         posterior = field.at(width)(rows).posterior.double()
         own = posterior.gather(1, truth[:, None]).log()

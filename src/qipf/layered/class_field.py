@@ -12,7 +12,7 @@ for several bandwidths from one matrix product. A large field is evaluated in ti
 
 import copy
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,11 +20,12 @@ import torch
 from torch import Tensor
 
 from qipf.field.engines.base import by_device
+from qipf.field.engines.online import LOG2_E
 from qipf.layered.class_sums import ROWS, ClassSums, chains
 from qipf.layered.metric import Metric
 
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
-BLOCK = {"cpu": 2**21, "cuda": 2**26}
+BLOCK = {"cpu": 2**20, "cuda": 2**26}
 
 #: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.
 FEWEST_TILED = 2**13
@@ -41,6 +42,14 @@ class FieldValues(NamedTuple):
 
     posterior: Tensor  # (n, classes)  q
     log_density: Tensor  # (n,)  log of Σ_c f_c
+
+
+def _joined(parts: Sequence[FieldValues]) -> FieldValues:
+    """The values at the rows of all parts."""
+    if len(parts) == 1:
+        return parts[0]
+    posterior, log_density = (torch.cat(values) for values in zip(*parts, strict=True))
+    return FieldValues(posterior, log_density)
 
 
 class ClassField:
@@ -93,15 +102,33 @@ class ClassField:
         other.bandwidth = bandwidth
         return other
 
+    def thinned(self, most: int) -> "ClassField":
+        """At most this many of the centres, evenly over their order, which is by class."""
+        count = len(self.embeddings)
+        if count <= most:
+            return self
+        kept = torch.arange(most) * count // most
+        here = kept.to(self.embeddings.device)
+        return ClassField(
+            self.metric,
+            self.embeddings[here],
+            self.labels[here],
+            self.classes,
+            self.bandwidth,
+            self.examples[kept],
+            self.counts[here],
+        )
+
     def __call__(self, rows: Tensor) -> FieldValues:  # (n, D)
         """Posterior of the classes, and log density of the whole field, at each row."""
         return self.at_units(self.metric(rows))
 
     def at_units(self, units: Tensor) -> FieldValues:  # (n, d)
         """As `__call__`, at rows that the metric has mapped."""
-        if len(units) <= self._rows_at_once(units) and not self._tiled(units):
-            return self.in_one(units)
-        return next(self._in_parts(units.split(self._rows_at_once(units)), [self.bandwidth]))
+        parts = units.split(self._rows_at_once(units))
+        if self._tiled(units):
+            return next(self._in_parts(parts, [self.bandwidth]))
+        return _joined([self._in_base_2(part) for part in parts])
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
         """As `__call__`, for several bandwidths that share the computation of the cosines.
@@ -125,8 +152,7 @@ class ClassField:
         self, parts: Iterable[Tensor], bandwidths: list[float]
     ) -> Iterator[FieldValues]:  # of all parts, for each bandwidth
         for found in zip(*(self._part(units, bandwidths) for units in parts), strict=True):
-            posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
-            yield FieldValues(posterior, log_density)
+            yield _joined(found)
 
     def _part(self, units: Tensor, bandwidths: list[float]) -> list[FieldValues]:
         """Values at every bandwidth, over tiles of centres or over all of them."""
@@ -136,13 +162,17 @@ class ClassField:
         return self._chained(units @ self.embeddings.T, bandwidths)
 
     def _chained(self, cosines: Tensor, bandwidths: list[float]) -> list[FieldValues]:
-        """Values at every bandwidth; narrower kernels are squares of wider ones where they can."""
-        nearest = cosines.amax(1) - 1
+        """Values at every bandwidth; narrower kernels are squares of wider ones where they can.
+
+        The cosines are overwritten.
+        """
+        top = cosines.amax(1, keepdim=True)
+        offsets, nearest = cosines.sub_(top), top[:, 0] - 1
         found: dict[int, FieldValues] = {}
         for chain in chains(bandwidths):
             widest = bandwidths[chain[0][0]]
-            kernel = torch.softmax(cosines / (widest * widest), 1)
-            kernel /= kernel.amax(1, keepdim=True)  # that of the nearest centre is 1
+            # that of the nearest centre is 1; in base 2, see `qipf.field.engines.online`
+            kernel = (offsets * (LOG2_E / (widest * widest))).exp2_()
             for place, squarings in chain:
                 for _ in range(squarings):
                     kernel.square_()
@@ -153,12 +183,20 @@ class ClassField:
         return [found[place] for place in range(len(bandwidths))]
 
     def in_one(self, units: Tensor) -> FieldValues:  # (n, d)
-        """As `at_units`, in one block for any number of rows: for graphs, and small batches."""
+        """As `at_units`, in one block for any number of rows: for graphs."""
         inverse = 1 / (self.bandwidth * self.bandwidth)
         scores = (units * inverse) @ self.embeddings.T
         nearest = scores.amax(1, keepdim=True)
         # in place: memory for a second matrix costs more than the exponentials
         return self._values(self._by_class(scores.sub_(nearest).exp_()), nearest[:, 0] - inverse)
+
+    def _in_base_2(self, units: Tensor) -> FieldValues:  # (n, d)
+        """As `in_one`, with powers of two, which torch computes faster and ONNX Runtime slower."""
+        inverse = 1 / (self.bandwidth * self.bandwidth)
+        scores = (units * (LOG2_E * inverse)) @ self.embeddings.T
+        top = scores.amax(1, keepdim=True)
+        kernel = scores.sub_(top).exp2_()
+        return self._values(self._by_class(kernel), top[:, 0] / LOG2_E - inverse)
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
@@ -169,8 +207,7 @@ class ClassField:
             known = (mine >= 0).nonzero()[:, 0]
             cosines[known, mine[known]] = -math.inf
             found += self._chained(cosines, [self.bandwidth])
-        posterior, log_density = (torch.cat(values) for values in zip(*found, strict=True))
-        return FieldValues(posterior, log_density)
+        return _joined(found)
 
     def nearest(
         self,

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from qipf.field.engines.online import LOG2_E
 from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
 from qipf.layered.metric import Metric, unit_length, units_of
-from qipf.layered.mixture import FittedMixture, thinning, tuning_posteriors
+from qipf.layered.mixture import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
@@ -39,8 +40,8 @@ DISTILLED, EACH_CLASS = 1500, 20
 #: Most training rows of the fit; the copies come on top.
 MOST_ROWS = 60_000
 
-#: Blends of the fit, and centres of the field that gives their targets.
-BLENDS, MOST_CENTERS = 16_000, 20_000
+#: Blends of the fit.
+BLENDS = 16_000
 
 #: Largest share of the second training row in a blend, and length of the noise.
 SECOND, NOISE = 0.9, 0.7
@@ -232,16 +233,7 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
     noise = torch.randn(BLENDS, places.shape[1], generator=random).to(device)
     noise = noise * length / math.sqrt(places.shape[1])
     points = unit_length((1 - share) * places[first] + share * places[second] + noise)
-    kept = torch.randperm(len(places), generator=random)[:MOST_CENTERS].sort().values.to(device)
-    few = ClassField(
-        field.metric,
-        places[kept],
-        field.labels[kept],
-        field.classes,
-        field.bandwidth,
-        field.examples[kept.cpu()],
-        field.counts[kept],
-    )
+    few = field.thinned(MOST_CENTERS)
     found = few.leave_one_out(points, torch.full_like(first, -1))
     return points, found.posterior.log() + found.log_density[:, None]
 
@@ -269,8 +261,8 @@ def _fitted(
 ) -> tuple[ClassField, Tensor]:
     """The centres, and the projection, fitted to the targets."""
     device = target.points.device
-    own_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
-    by_class = own_class.T.contiguous()  # (classes, K)
+    by_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
+    by_class = by_class.T.contiguous()  # (classes, K)
     places, log_weights = start.embeddings.clone(), start.counts.log()
     widening, projection = places.new_zeros(()), projection.clone()
     adam = torch.optim.Adam(
@@ -289,20 +281,22 @@ def _fitted(
         points, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
         rows, lengths = units_of(points @ projection)
-        cosines = rows @ places.T
         shares = torch.softmax(log_weights, 0)
-        scores = torch.addcmul(shares.log() - inverse, cosines, inverse)  # (n, K)
-        nearest = scores.amax(1, keepdim=True)
-        kernel = scores.sub_(nearest).exp_()
-        sums = (kernel @ own_class).clamp_(min=SMALLEST)
+        # in base 2, see `qipf.field.engines.online`
+        scale = inverse * LOG2_E
+        scores = torch.addmm(shares.log2() - scale, rows * scale, places.T)  # (n, K)
+        top = scores.amax(1, keepdim=True)
+        kernel, nearest = scores.sub_(top).exp2_(), top / LOG2_E
+        sums = (by_class @ kernel.T).T.clamp(min=SMALLEST)  # faster than kernel @ by_class.T
         slopes = _slopes(sums, nearest, labels, log_fields) / batch
         pull = kernel.mul_((slopes / sums) @ by_class)  # (n, K) derivative by the scores
         total = pull.sum(0)
-        by_place = pull.T @ rows * inverse
+        by_place = pull.T @ rows
+        along = (by_place * places).sum(1, keepdim=True)  # (K, 1) sums of pulls times cosines
         # along the sphere, and without a change of the weights' sum
-        places.grad = by_place - (by_place * places).sum(1, keepdim=True) * places
+        places.grad = by_place.addcmul_(along, places, value=-1).mul_(inverse)
         log_weights.grad = total - total.sum() * shares
-        widening.grad = ((pull * cosines).sum() - total.sum()) * _slope(start.bandwidth, widening)
+        widening.grad = (along.sum() - total.sum()) * _slope(start.bandwidth, widening)
         by_row = pull @ places * inverse
         by_row -= (by_row * rows).sum(1, keepdim=True) * rows
         by_row /= lengths[:, None].clamp(min=SHORTEST).to(by_row)

@@ -18,7 +18,7 @@ class Effort(NamedTuple):
 
 #: By name.
 EFFORTS = {
-    "full": Effort(sys.maxsize, 0.5, 7, 8000, 6000, 20_000, 1.0),
+    "full": Effort(sys.maxsize, 0.5, 7, 4000, 6000, 20_000, 1.0),
     "fast": Effort(250, 1.0, 6, 4000, 2000, 10_000, 0.5),
 }
 

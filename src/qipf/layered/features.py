@@ -25,7 +25,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
-from qipf.layered.mixture import fit_mixture
+from qipf.layered.mixture import MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
     Features,
@@ -154,7 +154,8 @@ class FeatureQIPF(LayeredModel):
         size, effort = self._condensed(classes), EFFORTS[self.effort]
         distilling, dimension = self._distillation_seed(), int(self.max_dimension)
         wide = wide_dimension(dimension, None if distilling is None else size, len(order), classes)
-        if distilling is not None and size and is_fitted(size, len(order), classes):
+        fitted = distilling is not None and size and is_fitted(size, len(order), classes)
+        if fitted:
             few, seed = order[:COPIED], int(self.random_state) + 1
             made = copies if held_out is None else {}
             if not copies:
@@ -173,7 +174,8 @@ class FeatureQIPF(LayeredModel):
         with torch.no_grad(), full_precision(device):
             few_centers, sites = size if distilling is None else None, tuple(whole.rows)
             every = chosen_fields(sample, tuning, sites, classes, wide, few_centers, effort)
-            mixture = fit_mixture(every, tuning, most=self._most_layers())
+            weighed = MOST_CENTERS if fitted else None
+            mixture = fit_mixture(every, tuning, most=self._most_layers(), centers=weighed)
             if distilling is not None and size is not None:
                 mixture = distilled_mixture(mixture, tuning, size, dimension, distilling, effort)
         fields, weights, posteriors = mixture

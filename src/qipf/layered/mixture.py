@@ -128,6 +128,10 @@ LEAST = 0.05
 #: Most layers with distilled fields, which are meant to cost little.
 MOST_LAYERS = 4
 
+#: Most centres with which the weights, and the targets of distilled fields, are computed where
+#: fields are distilled. More did not detect errors better.
+MOST_CENTERS = 20_000
+
 #: Number of tuning rows, about: fewer than twice as many.
 TUNING_ROWS = 8000
 
@@ -207,19 +211,22 @@ def fit_mixture(
     tuning: Tuning,
     least: float = LEAST,
     most: int | None = None,
+    centers: int | None = None,
 ) -> FittedMixture:
     """The mixture of the softmax and the fields.
 
     Its weights maximise the likelihood of the true classes with all layers at all `WIDTHS`; each
     layer keeps the bandwidth with the largest weight. Layers whose weights in the mixture and in
     the uncertainty are both below `least` are left out, and those with the smallest weights if they
-    are more than `most`. The softmax is used alone, with a warning,
+    are more than `most`. With `centers`, all of that is found with at most so many centres of each
+    field. The softmax is used alone, with a warning,
     if there are too few examples or no errors, or if the layers do not help to detect errors.
     """
     if not tuning.sets:
         reason = f"fewer than {FEWEST} examples were left to weight the layers"
         return _softmax_alone(None, reason if fields else None)
-    found = tuning_posteriors(fields, tuning)
+    tried = fields if centers is None else {s: f.thinned(centers) for s, f in fields.items()}
+    found = tuning_posteriors(tried, tuning)
     if not fields:
         return _softmax_alone(found)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))

@@ -20,7 +20,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
-from qipf.layered.mixture import LEAST, fit_mixture
+from qipf.layered.mixture import LEAST, MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
@@ -177,7 +177,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 distilled = None if seed is None else size
                 wide = wide_dimension(dimension, distilled, len(centers[PLACES]), classes)
                 every = chosen_fields(centers, tuning, sites, classes, wide, few, effort)
-                mixture = fit_mixture(every, tuning, least, most)
+                weighed = MOST_CENTERS if fitted and seed is not None else None
+                mixture = fit_mixture(every, tuning, least, most, weighed)
                 if seed is not None and size is not None:
                     mixture = distilled_mixture(mixture, tuning, size, dimension, seed, effort)
         fields, weights, posteriors = mixture

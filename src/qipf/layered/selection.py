@@ -1,7 +1,7 @@
 """The fields of the layers: metric and bandwidth by the likelihood of labelled tuning rows."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,48 +111,57 @@ def chosen_metric(
 ) -> tuple[Metric, float] | None:
     """Metric and bandwidth of the most likely field, each set having the same weight.
 
-    The compared fields have only the first centres, which are in random order. Without tuning
-    rows, the middle shrinkage and bandwidth. None if all rows are equal.
+    All shrinkages are compared for rows as they are, and only the best one for rows of unit length:
+    there it hardly differs. The compared fields have only the first centres, which are in random
+    order. Without tuning rows, the middle shrinkage and bandwidth. None if all rows are equal.
     """
     step = max(1, -(-len(tuning) * len(tuning_labels) // effort.rows))
-    sets = [shown[::step] for shown in tuning.values()]
-    truth = tuning_labels[::step]
+    shown = torch.cat([rows[:0], *(found[::step] for found in tuning.values())])
+    truth = tuning_labels[::step].repeat(len(tuning))
     few = rows[: effort.centers], labels[: effort.centers]
-    best: tuple[float, Metric, float] | None = None
-    shrinkages = SHRINKAGES if sets else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]
-    for gain_free, shrinkage in progress([*product((False, True), shrinkages)], "comparing fields"):
-        if shrinkage == shrinkages[0]:
-            scatter = Scatter(rows[: effort.metric_rows], labels[: effort.metric_rows], gain_free)
-        metric = scatter.metric(shrinkage, dimension)
-        found = _best_width(metric, *few, sets, truth, classes)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found[0], metric, found[1]
-    return None if best is None else best[1:]
+    source = rows[: effort.metric_rows], labels[: effort.metric_rows]
+    shrinkages = SHRINKAGES if len(shown) else SHRINKAGES[len(SHRINKAGES) // 2 :][:1]
+    best: _Trial | None = None
+    for gain_free in (False, True):
+        scatter = Scatter(*source, gain_free)
+        for shrinkage in progress(shrinkages, "comparing fields"):
+            metric = scatter.metric(shrinkage, dimension)
+            found = _best_width(metric, *few, shown, truth, classes)
+            if found is not None and (best is None or found[0] > best.likelihood):
+                best = _Trial(found[0], shrinkage, metric, found[1])
+        if best is not None:
+            shrinkages = (best.shrinkage,)
+    return None if best is None else (best.metric, best.width)
+
+
+class _Trial(NamedTuple):
+    likelihood: float
+    shrinkage: float
+    metric: Metric
+    width: float
 
 
 def _best_width(
-    metric: Metric, rows: Tensor, labels: Tensor, sets: list[Tensor], truth: Tensor, classes: int
+    metric: Metric, rows: Tensor, labels: Tensor, shown: Tensor, truth: Tensor, classes: int
 ) -> tuple[float, float] | None:  # likelihood, width
     embeddings = metric(rows)
     if float(embeddings.std(0, correction=0).mean()) < EQUAL:
         return None
     width = silverman(embeddings)
-    if not sets:
+    if not len(shown):
         return 0.0, FACTORS[len(FACTORS) // 2] * width
     field = ClassField(metric, embeddings, labels, classes, width, torch.arange(len(embeddings)))
-    found = _likelihoods(field, sets, truth, [factor * width for factor in FACTORS])
+    found = _likelihoods(field, shown, truth, [factor * width for factor in FACTORS])
     middle = max(range(1, len(FACTORS), 2), key=found.__getitem__)
     best = max((middle, middle - 1, middle + 1), key=found.__getitem__)
     return found[best], FACTORS[best] * width
 
 
 def _likelihoods(
-    field: ClassField, sets: list[Tensor], truth: Tensor, widths: list[float]
+    field: ClassField, rows: Tensor, truth: Tensor, widths: list[float]
 ) -> list[float]:
     """Mean log posterior of the true class at every bandwidth."""
-    found = [0.0] * len(widths)
-    for rows in sets:
-        for place, values in enumerate(field.at_bandwidths(rows, widths)):
-            own = values.posterior.gather(1, truth[:, None]).log().clamp(min=FLOOR)
-            found[place] += float(own.double().mean()) / len(sets)
-    return found
+    return [
+        float(found.posterior.gather(1, truth[:, None]).log().clamp(min=FLOOR).double().mean())
+        for found in field.at_bandwidths(rows, widths)
+    ]
