@@ -53,7 +53,7 @@ from qipf.export.program import Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Scatter, unit_length
-from qipf.layered.novelty import NoveltyModel, RowLengths
+from qipf.layered.novelty import COLUMNS, NoveltyModel, RowLengths
 from qipf.network.features import chosen_sites, run_in_batches
 
 SUITES = {"mnist_lenet": "paper", "cifar10_vgg3": "paper", "cifar10_resnet18": "modern"}
@@ -212,7 +212,7 @@ def unfitted(
     metrics = {site: field.metric for site, field in fields.items()}
     model.lengths_ = RowLengths.of(rows, every, metrics)
     size = 1 + count + model.lengths_.count
-    parameters = torch.ones(5 + size + size**2).double()
+    parameters = torch.ones(1 + COLUMNS + size + size**2).double()
     model.novelty_model_ = NoveltyModel.of(parameters, count, model.lengths_.count)
     model._set_fitted(Example((images[:2],), {}))
     return model

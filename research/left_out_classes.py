@@ -200,7 +200,7 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
                 "odds": evidence.odds,
                 "class_fields": -fields,
                 "mixture": torch.stack([-(p * p.log()).sum(1), gen], 1),
-                "novelty": model.novelty_model_(evidence.unusual),
+                "novelty": model.novelty_model_(evidence),
                 **distances(rows),
                 **{peer: method.score(batch) for peer, method in peers.items()},
             }

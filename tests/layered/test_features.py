@@ -58,7 +58,7 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     unusual = np.column_stack([energy, -density, *lengths])
     novelty = model.novelty_model_
     distance = np.linalg.norm((unusual - novelty.mean.numpy()) @ novelty.whiten.numpy(), axis=1)
-    columns = np.column_stack([energy, -density[:, -1], part, distance])
+    columns = np.column_stack([energy, -density[:, -1], part, distance, odds[:, 0]])
     constant, *slopes = novelty.log_odds.parameters()
     np.testing.assert_allclose(
         prediction.novelty, constant + columns @ slopes, rtol=1e-6, atol=1e-6

@@ -56,7 +56,7 @@ def models_of(layers, lengths):
     """Constants of both scores."""
     size = 1 + layers + lengths
     error = torch.linspace(0.1, 1, 7 + layers).double()
-    novelty = torch.linspace(-0.2, 0.3, 5 + size + size**2).double()
+    novelty = torch.linspace(-0.2, 0.3, 6 + size + size**2).double()
     return ErrorModel.of(error), NoveltyModel.of(novelty, layers, lengths)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from qipf.layered.error_model import balanced, fit_log_odds
+from qipf.layered.error_model import Evidence, balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
@@ -98,13 +98,29 @@ def test_unusual_columns_by_hand():
     np.testing.assert_allclose(found, [[-np.log(2), 3.0]])
 
 
-def test_the_columns_are_energy_last_layer_unusual_part_and_distance():
+def of(unusual, mixture=None):
+    """Evidence with these columns, and log-odds of the mixture; by default zero."""
+    mixture = torch.zeros(len(unusual)).double() if mixture is None else mixture
+    return Evidence(torch.stack([mixture, torch.full_like(mixture, 9.0)], 1), unusual)
+
+
+def test_the_columns_are_energy_last_layer_unusual_part_distance_and_mixture():
     model = NoveltyModel.unfitted(2, 1)
-    rows = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double()
-    assert model.columns(rows).tolist() == [[1.0, 3.0, 5.0, 0.0]]
+    rows = of(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double(), torch.tensor([-7.0]).double())
+    assert model.columns(rows).tolist() == [[1.0, 3.0, 5.0, 0.0, -7.0]]
     assert model(rows).tolist() == [3.0]
-    alone = torch.tensor([[1.0, 5.0]]).double()
+    alone = of(torch.tensor([[1.0, 5.0]]).double())
     assert NoveltyModel.unfitted(0, 0)(alone).tolist() == [1.0]  # the energy
+
+
+def test_the_mixture_is_heard_if_it_alone_tells_perturbed_rows():
+    rng = np.random.default_rng(0)
+    perturbed = torch.arange(400) >= 200
+    rows = torch.from_numpy(rng.normal(size=(400, 5)))
+    mixture = torch.from_numpy(rng.normal(size=400)) + 4 * perturbed
+    slopes = fit_novelty_model(of(rows, mixture), perturbed, 2).log_odds.slopes
+    assert float(slopes[4]) > 1
+    assert float(slopes[[0, 1, 2]].max()) < 0.2
 
 
 def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
@@ -112,12 +128,12 @@ def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
     mix = np.array([[1.0, 0.0], [3.0, 4.0]])
     clean = torch.from_numpy(rng.normal(size=(20_000, 2)) @ mix.T + [5.0, -7.0])
     clean = torch.cat([clean, torch.zeros(len(clean), 1)], 1)
-    model = fit_novelty_model(clean, torch.zeros(len(clean), dtype=torch.bool), 1)
+    model = fit_novelty_model(of(clean), torch.zeros(len(clean), dtype=torch.bool), 1)
     offsets = clean[:50, :2].numpy() - clean[:, :2].numpy().mean(0)
     inverse = np.linalg.inv(np.cov(clean[:, :2].numpy().T, bias=True))
     expected = np.sqrt(np.einsum("ni,ij,nj->n", offsets, inverse, offsets))
     # the covariance is shrunk a little
-    np.testing.assert_allclose(model.columns(clean[:50])[:, 3], expected, rtol=0.03)
+    np.testing.assert_allclose(model.columns(of(clean[:50]))[:, 3], expected, rtol=0.03)
 
 
 def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
@@ -127,11 +143,11 @@ def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
     odd = np.concatenate([rng.normal(size=(300, 1)), sides + rng.normal(size=(300, 3))], 1)
     rows = torch.from_numpy(np.concatenate([clean, odd]))
     perturbed = torch.arange(600) >= 300
-    model = fit_novelty_model(rows, perturbed, 1)
-    found = model(rows)
+    model = fit_novelty_model(of(rows), perturbed, 1)
+    found = model(of(rows))
     assert float(found[perturbed].min()) > float(found[~perturbed].median())
     assert bool((model.log_odds.slopes >= 0).all())
-    torch.testing.assert_close(model.terms(rows).sum(1), found)
+    torch.testing.assert_close(model.terms(of(rows)).sum(1), found)
 
 
 def test_each_column_is_heard_if_it_alone_tells_perturbed_rows():
@@ -140,7 +156,7 @@ def test_each_column_is_heard_if_it_alone_tells_perturbed_rows():
     for place, column in ((0, 0), (2, 1), (4, 2)):  # energy, second of two layers, unusual part
         rows = torch.from_numpy(rng.normal(size=(400, 5)))
         rows[perturbed, place] += 4
-        slopes = fit_novelty_model(rows, perturbed, 2).log_odds.slopes
+        slopes = fit_novelty_model(of(rows), perturbed, 2).log_odds.slopes
         scaled = slopes[:3] / slopes[:3].sum()
         assert float(scaled[column]) > 0.8
 
@@ -153,14 +169,14 @@ def test_outliers_have_the_same_weight_as_perturbed_rows():
     rows[perturbed, 0] += 2  # energy
     outliers = torch.from_numpy(rng.normal(size=(50, 5)))
     outliers[:, 2] += 2  # density of the last layer
-    before = fit_novelty_model(rows, perturbed, 2)
-    after = fit_novelty_model(rows, perturbed, 2, outliers)
+    before = fit_novelty_model(of(rows), perturbed, 2)
+    after = fit_novelty_model(of(rows), perturbed, 2, of(outliers))
     assert torch.equal(after.mean, before.mean)  # of clean rows alone
     assert torch.equal(after.whiten, before.whiten)
     assert float(before.log_odds.slopes[1]) < 0.2 < 0.5 < float(after.log_odds.slopes[1])
-    many = fit_novelty_model(rows, perturbed, 2, outliers.repeat(20, 1))
+    many = fit_novelty_model(of(rows), perturbed, 2, of(outliers.repeat(20, 1)))
     np.testing.assert_allclose(many.parameters(), after.parameters(), rtol=1e-4, atol=1e-6)
-    columns = torch.cat([after.columns(rows), after.columns(outliers)])
+    columns = torch.cat([after.columns(of(rows)), after.columns(of(outliers))])
     weights = torch.tensor([1 / 300] * 300 + [0.5 / 300] * 300 + [0.5 / 50] * 50).double()
     by_hand = fit_log_odds(columns, torch.arange(650) >= 300, weights)
     assert by_hand.parameters() == pytest.approx(after.log_odds.parameters(), rel=1e-5)
@@ -169,19 +185,19 @@ def test_outliers_have_the_same_weight_as_perturbed_rows():
 def test_outliers_alone_have_the_weight_of_the_clean_rows():
     rng = np.random.default_rng(0)
     rows, none = torch.from_numpy(rng.normal(size=(200, 3))), torch.zeros(200, dtype=torch.bool)
-    model = fit_novelty_model(rows, none, 1, rows[:50] + 3)
+    model = fit_novelty_model(of(rows), none, 1, of(rows[:50] + 3))
     both = torch.cat([rows, rows[:50] + 3])
     unlike = torch.arange(250) >= 200
-    expected = fit_log_odds(model.columns(both), unlike, balanced(unlike))
+    expected = fit_log_odds(model.columns(of(both)), unlike, balanced(unlike))
     assert model.log_odds.parameters() == pytest.approx(expected.parameters())
-    no_rows = fit_novelty_model(rows, none, 1, rows[:0])
-    assert no_rows.parameters() == fit_novelty_model(rows, none, 1).parameters()
+    no_rows = fit_novelty_model(of(rows), none, 1, of(rows[:0]))
+    assert no_rows.parameters() == fit_novelty_model(of(rows), none, 1).parameters()
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_novelty_with_columns_that_do_not_vary(layers):
     rows = torch.ones(40, 2 + layers).double()
-    found = fit_novelty_model(rows, torch.arange(40) >= 20, layers)(rows)
+    found = fit_novelty_model(of(rows), torch.arange(40) >= 20, layers)(of(rows))
     assert bool((found == found[0]).all())
     assert torch.isfinite(found).all()
 
@@ -190,12 +206,12 @@ def test_novelty_with_columns_that_do_not_vary(layers):
 def test_parameters_are_those_of_the_model(layers, sites):
     rng = np.random.default_rng(layers)
     rows = torch.from_numpy(rng.normal(size=(60, 2 + layers + sites)))
-    model = fit_novelty_model(rows, torch.arange(60) >= 30, layers)
+    model = fit_novelty_model(of(rows), torch.arange(60) >= 30, layers)
     parameters = torch.tensor(model.parameters(), dtype=torch.float64)
     again = NoveltyModel.of(parameters, layers, sites)
     assert again.parameters() == model.parameters()
-    torch.testing.assert_close(again(rows), model(rows))
-    torch.testing.assert_close(model.to(torch.device("cpu"))(rows), model(rows))
+    torch.testing.assert_close(again(of(rows)), model(of(rows)))
+    torch.testing.assert_close(model.to(torch.device("cpu"))(of(rows)), model(of(rows)))
 
 
 def test_the_mean_of_standardised_columns():
@@ -211,7 +227,7 @@ def test_columns_that_vary_by_rounding_alone_count_as_constant():
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
     rows = torch.cat([rows, torch.zeros(50, 1)], 1)
-    model = fit_novelty_model(rows, torch.zeros(50, dtype=torch.bool), 3)
+    model = fit_novelty_model(of(rows), torch.zeros(50, dtype=torch.bool), 3)
     used = [bool(row.any()) for row in model.whiten]
     assert used == [True, False, False, True]
     slopes = standardised_mean(rows[:, :4]).slopes

@@ -18,13 +18,7 @@ from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_mo
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
 from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, thinning
-from qipf.layered.novelty import (
-    NoveltyModel,
-    RowLengths,
-    fit_novelty_model,
-    term_names,
-    unusual_columns,
-)
+from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
 from qipf.network.features import LayerSite, Rows
@@ -51,7 +45,7 @@ class LayeredModel(CalibrationMixin):
     weights_ : mixture weights of the softmax, first, and of the layers; they sum to one.
     error_model_ : uncertainty from the log-odds of the mixture, the softmax and the layers.
     lengths_ : the layers whose rows' lengths are read for the novelty, and how.
-    novelty_model_ : novelty from the energy, the layers' log densities and the lengths.
+    novelty_model_ : novelty from the energy, the layers' log densities, lengths and the mixture.
     """
 
     layers_: tuple[LayerSite, ...]
@@ -185,12 +179,11 @@ class LayeredModel(CalibrationMixin):
         fitted = fit_error_model(evidence, wrong, perturbed)
         self.error_model_ = fitted or self.error_model_
         outliers = [
-            self._unusual(logits[::step], {site: own[::step] for site, own in rows.items()}).cpu()
+            self._evidence(logits[::step], {site: own[::step] for site, own in rows.items()})
             for logits, rows in tuning.outliers.values()
         ]
-        self.novelty_model_ = fit_novelty_model(
-            evidence.unusual, perturbed, count, torch.cat(outliers) if outliers else None
-        )
+        joined = Evidence(*map(torch.cat, zip(*outliers, strict=True))) if outliers else None
+        self.novelty_model_ = fit_novelty_model(evidence, perturbed, count, joined)
         uncertainty = self.error_model_(evidence)
         found = [
             error_detection(uncertainty[sets == i], wrong[sets == i], logits[::step].cpu())
@@ -201,12 +194,9 @@ class LayeredModel(CalibrationMixin):
             "errors of held-out training inputs and perturbed copies",
         )
 
-    def _unusual(self, logits: Tensor, rows: Rows) -> Tensor:  # (n, 2 + layers + lengths)
-        """What the novelty is computed from."""
-        scorer = self._scorer(logits.device)
-        _, densities, whitened = scorer.posteriors(logits, rows)
-        lengths = scorer.lengths(logits, rows, whitened)
-        return torch.cat([unusual_columns(logits, densities), lengths], 1)
+    def _evidence(self, logits: Tensor, rows: Rows) -> Evidence:
+        """What both scores are computed from."""
+        return self._scorer(logits.device).evidence(logits, rows)[1]
 
     def _explained(
         self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int

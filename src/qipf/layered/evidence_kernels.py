@@ -277,7 +277,8 @@ def score_kernel(
     terms = tl.load(odds[:, None] + term[None, :], mask=live[:, None] & known[None, :], other=0.0)
     slopes = tl.load(error_ptr + 5 + term, mask=known, other=0.0)
     near = tl.load(error_ptr + 4) + tl.sum(terms * slopes[None, :], 1)
-    far = tl.load(error_ptr + 2) + tl.load(error_ptr + 3) * tl.load(odds, mask=live, other=0.0)
+    mixture = tl.load(odds, mask=live, other=0.0)
+    far = tl.load(error_ptr + 2) + tl.load(error_ptr + 3) * mixture
     energy = tl.load(unusual, mask=live, other=0.0)
     gate = tl.load(error_ptr) + tl.load(error_ptr + 1) * energy
     uncertainty = _sigmoid(-gate) * near + _sigmoid(gate) * far
@@ -286,17 +287,18 @@ def score_kernel(
     offsets = tl.load(
         unusual[:, None] + column[None, :], mask=live[:, None] & inside[None, :], other=0.0
     )
-    mean = tl.load(novelty_ptr + 5 + column, mask=inside, other=0.0)
+    mean = tl.load(novelty_ptr + 6 + column, mask=inside, other=0.0)
     offsets = tl.where(live[:, None], offsets - mean[None, :], 0.0)
     squares = tl.zeros([ROWS], tl.float64)
     for k in range(0, size):
-        whiten = novelty_ptr + 5 + size + column * size + k
+        whiten = novelty_ptr + 6 + size + column * size + k
         along = tl.sum(offsets * tl.load(whiten, mask=inside, other=0.0)[None, :], 1)
         squares += along * along
     novelty = tl.load(novelty_ptr) + tl.load(novelty_ptr + 1) * energy
     novelty += tl.load(novelty_ptr + 2) * tl.load(unusual + layers, mask=live, other=0.0)
     novelty += tl.load(novelty_ptr + 3) * tl.load(unusual + size, mask=live, other=0.0)
     novelty += tl.load(novelty_ptr + 4) * tl.sqrt(squares)
+    novelty += tl.load(novelty_ptr + 5) * mixture
     p_error = _sigmoid(uncertainty)
     tl.store(score_ptr + row, uncertainty, mask=live)
     tl.store(score_ptr + n + row, novelty, mask=live)

@@ -196,9 +196,9 @@ def explanations(
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         zip(*(value.tolist() for value in values), strict=True),
         _nearby(rows, predicted, others[:, 1:], share[:, 1:], fields, count),
-        scores[1](evidence.unusual).tolist(),
+        scores[1](evidence).tolist(),
         _named(of_error, scores[0].terms(evidence)),
-        _named(of_novelty, scores[1].terms(evidence.unusual)),
+        _named(of_novelty, scores[1].terms(evidence)),
         strict=True,
     )
     return [

@@ -228,9 +228,9 @@ class FusedEvidence:
 
     def _measure(self, rows: Tensor, parts: Tensor, unusual: Tensor) -> None:
         """Write the lengths of parts of rows (n, stride) to columns of `unusual`."""
-        length_kernel[(-(-len(rows) // FEW), len(parts))](
+        length_kernel[(-(-len(rows) // 4), len(parts))](
             rows, parts, self._shortest, unusual, len(rows), rows.shape[1], self.columns,
-            ROWS=FEW, STEP=64, num_warps=4,
+            ROWS=4, STEP=512, num_warps=4,
         )  # fmt: skip
 
     def units(self, joint: Tensor, unusual: Tensor) -> Tensor:  # -> (layers, n, dimension)

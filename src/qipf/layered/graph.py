@@ -60,7 +60,7 @@ class MixtureGraph(nn.Module):
             probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
             evidence = self._lengths.beside(evidence, logits, rows, whitened)
             uncertainty = self._error(evidence)
-            novelty = self._novelty(evidence.unusual)
+            novelty = self._novelty(evidence)
             finite = torch.isfinite(logits).all(1)
             for read in rows.values():
                 finite = finite & torch.isfinite(read).all(1)

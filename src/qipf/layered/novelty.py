@@ -1,14 +1,15 @@
 r"""Novelty of inputs: how unlike the training data they are, whatever is predicted for them.
 
 The novelty is the log-odds that an input is perturbed or a pseudo-outlier
-(`qipf.layered.outliers`), a logistic regression on the tuning rows over four columns:
+(`qipf.layered.outliers`), a logistic regression on the tuning rows over five columns:
 
 - the energy :math:`-\log\sum_c e^{z_c}` of the logits z,
 - minus the log density of the last layer's field,
 - the logarithm of the length of what the last row has outside the directions in which the training
   rows vary most,
 - the Mahalanobis distance from clean rows of the energy, the log densities of all fields, and the
-  logarithms of the lengths of all rows that are read, and of the fields' rows after whitening.
+  logarithms of the lengths of all rows that are read, and of the fields' rows after whitening,
+- the log-odds of the mixture against the predicted class.
 
 The fields see directions alone (`qipf.layered.metric`); both lengths are what they leave out. The
 distance has two sides: smooth images have a high density in early layers, and short rows.
@@ -33,7 +34,7 @@ SHORTEST = 1e-3
 MOST_ROWS = 20_000
 
 #: Columns of the regression, beside the constant.
-COLUMNS = 4
+COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -131,24 +132,27 @@ def unusual_columns(
 class NoveltyModel:
     """The novelty, from the energy, the log densities of some layers, and lengths."""
 
-    log_odds: LogOdds  # of a perturbed input or a pseudo-outlier, by the four columns
+    log_odds: LogOdds  # of a perturbed input or a pseudo-outlier, by the five columns
     mean: Tensor  # (1 + layers + lengths,) of clean rows
     whiten: Tensor  # (the same twice) to unit covariance of clean rows
     layers: int
 
-    def columns(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + lengths) -> (n, 4)
-        """The energy, minus the last layer's log density, the unusual part, and the distance."""
+    def columns(self, evidence: Evidence) -> Tensor:  # (n, 5)
+        """Energy, minus the last log density, unusual part, distance, mixture's log-odds."""
+        odds, unusual = evidence
         offsets = unusual[:, :-1] - self.mean.to(unusual)
         distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1).sqrt()
-        return torch.stack([unusual[:, 0], unusual[:, self.layers], unusual[:, -1], distance], 1)
+        known = unusual[:, 0], unusual[:, self.layers], unusual[:, -1]
+        return torch.stack([*known, distance, odds[:, 0].to(unusual)], 1)
 
-    def __call__(self, unusual: Tensor) -> Tensor:  # (n, 2 + layers + lengths) -> (n,)
+    def __call__(self, evidence: Evidence) -> Tensor:  # (n,)
         """The novelty of each input."""
-        return self.log_odds(self.columns(unusual))
+        return self.log_odds(self.columns(evidence))
 
-    def terms(self, unusual: Tensor) -> Tensor:  # (n, 5)
+    def terms(self, evidence: Evidence) -> Tensor:  # (n, 6)
         """What the novelty is the sum of: the constant, and each column's part."""
-        found = self.columns(unusual) * self.log_odds.slopes.to(unusual)
+        found = self.columns(evidence)
+        found = found * self.log_odds.slopes.to(found)
         return torch.cat([torch.full_like(found[:, :1], self.log_odds.constant), found], 1)
 
     def parameters(self) -> tuple[float, ...]:
@@ -165,7 +169,7 @@ class NoveltyModel:
     @classmethod
     def unfitted(cls, layers: int, lengths: int) -> "NoveltyModel":
         """Minus the last layer's log density, or the energy if there are no layers."""
-        slopes, size = torch.tensor([0.0, 1.0, 0.0, 0.0]).double(), 1 + layers + lengths
+        slopes, size = torch.tensor([0.0, 1.0, 0.0, 0.0, 0.0]).double(), 1 + layers + lengths
         zeros = torch.zeros(size, size).double()
         return cls(LogOdds(0.0, slopes), zeros[0], zeros, layers)
 
@@ -177,21 +181,22 @@ class NoveltyModel:
 
 def term_names(last: str) -> tuple[str, ...]:
     """What the terms of the novelty are called, with the name of the last layer."""
-    return ("constant", "energy", last, "unusual part", "distance")
+    return ("constant", "energy", last, "unusual part", "distance", "mixture")
 
 
 def fit_novelty_model(
-    unusual: Tensor,  # (n, 2 + layers + lengths)
+    evidence: Evidence,  # of n rows
     perturbed: Tensor,  # (n,)
     layers: int,
-    outliers: Tensor | None = None,  # (m, 2 + layers + lengths)
+    outliers: Evidence | None = None,  # of m rows
 ) -> NoveltyModel:
     """The novelty that tells perturbed rows and outliers from clean ones.
 
     The perturbed rows together have the same weight as the outliers, and both that of the clean
     rows. Without either, or if no column tells them apart, the mean of the standardised columns.
     """
-    unusual, perturbed = unusual.double().cpu(), perturbed.cpu()
+    evidence, perturbed = _on_cpu(evidence), perturbed.cpu()
+    unusual = evidence.unusual
     clean = unusual[~perturbed, :-1]
     mean, deviation = clean.mean(0), clean.std(0, correction=0)
     varies = deviation > CONSTANT * clean.abs().amax(0).clamp(min=1)
@@ -202,16 +207,21 @@ def fit_novelty_model(
     whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
     whiten = whiten.contiguous()  # as from a file: sums in the same order
     found = NoveltyModel(LogOdds(0.0, torch.zeros(COLUMNS).double()), mean, whiten, layers)
-    columns, weights = found.columns(unusual), balanced(perturbed)
+    columns, weights = found.columns(evidence), balanced(perturbed)
     unlike, usual = perturbed, columns[~perturbed]
-    if outliers is not None and len(outliers):
-        columns = torch.cat([columns, found.columns(outliers.double().cpu())])
-        unlike = torch.cat([perturbed, torch.ones(len(outliers), dtype=torch.bool)])
+    count = 0 if outliers is None else len(outliers.odds)
+    if outliers is not None and count:
+        columns = torch.cat([columns, found.columns(_on_cpu(outliers))])
+        unlike = torch.cat([perturbed, torch.ones(count, dtype=torch.bool)])
         share = 0.5 if bool(perturbed.any()) else 1.0
-        others = torch.full((len(outliers),), share / len(outliers), dtype=weights.dtype)
+        others = torch.full((count,), share / count, dtype=weights.dtype)
         weights = torch.cat([torch.where(perturbed, 1 - share, 1.0) * weights, others])
     fitted = fit_log_odds(columns, unlike, weights)
     return NoveltyModel(fitted or standardised_mean(usual), mean, whiten, layers)
+
+
+def _on_cpu(evidence: Evidence) -> Evidence:
+    return Evidence(*(part.double().cpu() for part in evidence))
 
 
 def standardised_mean(columns: Tensor) -> LogOdds:  # (n, columns)

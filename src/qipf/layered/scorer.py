@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qipf.field.engines.base import blocks, full_precision
 from qipf.layered.class_field import ClassField, FieldValues
-from qipf.layered.error_model import ErrorModel
+from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
 from qipf.layered.novelty import NoveltyModel, RowLengths
@@ -132,12 +132,16 @@ class Scorer:
         scores, probabilities, checksums = zip(*parts, strict=True)
         return torch.cat(scores, 1), torch.cat(probabilities), torch.stack(checksums).sum()
 
-    def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def evidence(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Evidence]:
+        """The mixture's probabilities (n, classes), and what both scores are computed from."""
         posteriors, densities, whitened = self.posteriors(logits, rows)
         probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-        evidence = self.lengths.beside(evidence, logits, rows, whitened)
+        return probabilities, self.lengths.beside(evidence, logits, rows, whitened)
+
+    def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities, evidence = self.evidence(logits, rows)
         uncertainty = self.error(evidence)
-        novelty = self.novelty(evidence.unusual)
+        novelty = self.novelty(evidence)
         scores = torch.stack([uncertainty, novelty, torch.sigmoid(uncertainty)])
         # of a row with NaN or infinity both scores are NaN
         return scores, probabilities, scores.sum() + logits.sum()

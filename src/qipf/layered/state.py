@@ -212,9 +212,6 @@ def _checked_scores(
     if not any(name in arrays for name in SCORES):
         return error, novelty
     parameters = [_tensor(arrays[name]) for name in SCORES]
-    if not measured and len(parameters[1]) == len(novelty.parameters()) - 1:  # of earlier files
-        start, rest = parameters[1].split([3, len(parameters[1]) - 3])
-        parameters[1] = torch.cat([start, torch.zeros_like(start[:1]), rest])
     sizes = len(error.parameters()), len(novelty.parameters())
     for name, found, size in zip(SCORES, parameters, sizes, strict=True):
         if len(found) != size:

@@ -17,7 +17,7 @@ if INSTALLED:
 FINEST = 4
 
 #: Numbers that a program holds.
-HELD = 2048
+HELD = 4096
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
