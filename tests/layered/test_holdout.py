@@ -20,6 +20,7 @@ from qipf.layered.holdout import (
     sample_examples,
     tuning_sets,
 )
+from qipf.layered.kept_inputs import KeptInputs
 from qipf.network.batches import batches
 from qipf.network.features import LayerSite
 
@@ -336,7 +337,9 @@ def test_pseudo_outliers_of_tokens_in_groups_of_their_own_length():
 
 def test_inputs_of_different_lengths_are_kept_in_groups():
     rows = [torch.full((1, 2 + number % 3), float(number)) for number in range(12)]
-    inputs = {number: Example((), {"x": row}) for number, row in enumerate(rows)}
+    inputs = KeptInputs()
+    for number, row in enumerate(rows):
+        inputs.add([number], Example((), {"x": row}))
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     found = by_shape({PLACES: order, LABELS: order % 5}, inputs)
     assert [group.tensors["x"].shape[1] for group in found[INPUTS]] != [2, 2, 2]

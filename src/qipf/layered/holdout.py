@@ -1,6 +1,6 @@
 """Samples of a loader: rows for the fields, and held-out inputs, clean, perturbed and joined."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.families import STRIDE, Family, Hooks, fitting_families, fitting_outliers
+from qipf.layered.kept_inputs import KeptInputs
 from qipf.layered.outliers import of_other_classes
 from qipf.layered.perturbations import KEPT, strengths
 from qipf.network.batches import Batch
@@ -60,7 +61,7 @@ def sample_examples(
     stream is cut into batches. Inputs of at most `copied` centres are kept too.
     """
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
-    kept: dict[int, Example] = {}  # inputs of the second sample, by place: one row each
+    kept = KeptInputs()  # of the second sample
     classes = start = 0
     for batch in batched:
         inputs, labels = batch.inputs, _checked_labels(batch)
@@ -78,9 +79,7 @@ def sample_examples(
             chosen = torch.from_numpy(index)
             values: Examples = {PLACES: places[chosen], LABELS: labels[chosen]}
             if reservoir is tuned:
-                for row in index.tolist():
-                    one = inputs.take(torch.tensor([row]))  # a copy, not a view of the batch
-                    kept[int(places[row])] = one.mapped(lambda part: part.cpu())
+                kept.add(places[chosen].tolist(), inputs.take(chosen))
             else:
                 logits, rows = read(inputs.take(chosen))
                 require_numbers(logits, rows, values[PLACES])
@@ -88,8 +87,7 @@ def sample_examples(
                 values |= rows
             evicted = reservoir.add(drawn[index], values)
             if reservoir is tuned:
-                for place in evicted[PLACES].tolist():
-                    del kept[place]
+                kept.remove(evicted[PLACES].tolist())
         if n:
             checked_labels(labels, n, classes, f"labels of batch {batch.number}")
     if start < 2:
@@ -107,20 +105,19 @@ def sample_examples(
     return Samples(sample, held, classes, extra)
 
 
-def by_shape(examples: Examples, inputs: Mapping[int, Example]) -> Examples:
-    """The examples with their inputs, by place, in batches of equal shapes, in that order.
+def by_shape(examples: Examples, inputs: KeptInputs) -> Examples:
+    """The examples with their inputs, in batches of equal shapes, in that order.
 
     Texts have as many tokens as the longest of their batch, so shapes can differ.
     """
     groups: dict[Any, list[int]] = {}
     for number, place in enumerate(examples[PLACES].tolist()):
-        shapes = tuple(part.shape[1:] for part in inputs[place].tensors.values())
-        groups.setdefault(shapes, []).append(number)
+        groups.setdefault(inputs.shapes(place), []).append(number)
     order = torch.tensor([number for group in groups.values() for number in group]).long()
     found: Examples = {name: value[order] for name, value in examples.items()}
     places = examples[PLACES].tolist()
     found[INPUTS] = [
-        Example.joined([inputs[places[number]] for number in group]) for group in groups.values()
+        inputs.joined([places[number] for number in group]) for group in groups.values()
     ]
     return found
 
