@@ -260,7 +260,6 @@ def _fitted(
     steps: int,
 ) -> tuple[ClassField, Tensor]:
     """The centres, and the projection, fitted to the targets."""
-    device = target.points.device
     by_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
     by_class = by_class.T.contiguous()  # (classes, K)
     places, log_weights = start.embeddings.clone(), start.counts.log()
@@ -273,11 +272,10 @@ def _fitted(
         betas=(0.9, 0.99),
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-    batch, order = min(BATCH, len(target.points)), torch.empty(0, dtype=torch.long)
-    for _ in progress(range(steps), "distilling"):
-        if len(order) < batch:
-            order = torch.randperm(len(target.points), generator=random)
-        chosen, order = order[:batch].to(device), order[batch:]
+    batch = min(BATCH, len(target.points))
+    # at once: a copy to a GPU in every step would wait for it
+    every = _drawn(len(target.points), batch, steps, random).to(target.points.device)
+    for chosen in progress(every, "distilling", steps):
         points, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
         rows, lengths = units_of(points @ projection)
@@ -315,6 +313,13 @@ def _fitted(
         counts.clamp(min=2 * FEWEST).to(places),
     )
     return found, projection
+
+
+def _drawn(rows: int, batch: int, steps: int, random: torch.Generator) -> Tensor:  # (steps, batch)
+    """Rows of every step: each order of all rows is cut into whole batches."""
+    each = rows // batch
+    orders = [torch.randperm(rows, generator=random) for _ in range(-(-steps // each))]
+    return torch.cat([order[: each * batch].view(each, batch) for order in orders])[:steps]
 
 
 def _slopes(
