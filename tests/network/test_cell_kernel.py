@@ -43,7 +43,7 @@ def test_what_the_kernel_does_not_take(monkeypatch):
     assert not subject.usable(maps, 8)
     assert not subject.usable(maps.double(), 2)
     assert not subject.usable(maps.to(memory_format=torch.channels_last), 2)
-    assert not subject.usable(torch.zeros(1, 1, 128, 64), 2)
+    assert not subject.usable(torch.zeros(1, 1, 128, 128), 2)
 
 
 def test_a_kernel_that_fails_is_not_tried_again(monkeypatch):
