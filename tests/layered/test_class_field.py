@@ -168,7 +168,7 @@ def test_blocks_change_nothing(monkeypatch, block):
 
 
 def test_thinned_has_every_so_many_centres():
-    field = field_of(counts=COUNTS)
+    field = field_of(classes=2, counts=COUNTS)
     few = field.thinned(16)
     kept = [place * 40 // 16 for place in range(16)]
     assert few.examples.tolist() == kept
@@ -230,3 +230,13 @@ def test_empty_and_moved():
     assert torch.equal(moved.counts, COUNTS)
     assert torch.equal(moved.examples, field.examples)
     assert field_of().counts.tolist() == [1.0] * 40
+
+
+def test_a_class_with_few_centres_is_not_thinned_away():
+    labels = torch.tensor([0] * 51 + [1] + [2] * 48)
+    points = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    metric = Metric(torch.zeros(3), torch.eye(3), gain_free=False)
+    field = ClassField(metric, metric(points), labels, 3, 0.3, torch.arange(100))
+    small = field.thinned(20)
+    assert small.labels.bincount().tolist() == [11, 1, 9]
+    assert torch.equal(small.examples, small.examples.sort().values)

@@ -564,3 +564,11 @@ def test_the_bandwidth_widens_up_to_a_factor(widening):
     limit = math.log(distillation.FACTOR)
     assert found == pytest.approx(0.3 * math.exp(limit * math.tanh(widening / limit)))
     assert 0.3 / 4 <= found <= 0.3 * 4
+
+
+@pytest.mark.parametrize(("rows", "batch", "steps"), [(10, 4, 7), (8, 8, 3), (9, 2, 1)])
+def test_no_row_is_drawn_twice_before_all_whole_batches(rows, batch, steps):
+    found = distillation._drawn(rows, batch, steps, torch.Generator().manual_seed(0))
+    assert found.shape == (steps, batch)
+    for order in found.split(rows // batch):
+        assert len(set(order.flatten().tolist())) == order.numel()

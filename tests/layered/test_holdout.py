@@ -308,14 +308,15 @@ def test_pseudo_outliers_of_examples_with_a_partner_of_another_class():
     assert set(found.outliers) == set(outliers.FOR_IMAGES)
     for logits, rows in found.outliers.values():
         torch.testing.assert_close(logits, net[3](rows[sites[0]]))
-        assert len(logits) == 60
-        assert not torch.allclose(logits, net(images))
+        assert 50 < len(logits) <= 60  # tiles in their own order are left out
+        if len(logits) == 60:
+            assert not torch.allclose(logits, net(images))
     again = tuning_sets(net, held(images, labels), sites, 3, seed=0)
     for name, (logits, _) in found.outliers.items():
         assert torch.equal(logits, again.outliers[name][0])
     mostly = torch.cat([torch.zeros(50), torch.ones(10)]).long()
     few = tuning_sets(net, held(images, mostly), sites, 3, seed=0)
-    assert {len(logits) for logits, _ in few.outliers.values()} == {20}
+    assert max(len(logits) for logits, _ in few.outliers.values()) == 20
     none = tuning_sets(net, held(images, torch.zeros(60).long()), sites, 3, seed=0)
     assert none.outliers == {}
     table = tuning_sets(net, held(images.flatten(1), labels), sites, 3, seed=0)
@@ -426,3 +427,19 @@ def test_copies_are_perturbed_at_even_strengths_up_to_the_largest(monkeypatch):
     for family, most in given:
         strengths = [t for own, t in seen if own is family]
         assert strengths == pytest.approx([most * (k + 0.5) / 7.5 for k in range(8)])
+
+
+def test_pseudo_outliers_are_no_training_inputs():
+    """Of one feature all are; of two features about half."""
+    for width in (1, 2):
+        table = torch.randn(200, width, generator=torch.Generator().manual_seed(width))
+        net = nn.Sequential(nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 2))
+        examples = held(table, torch.arange(200) % 2)
+        found = tuning_sets(net, examples, (LayerSite("0"),), 2, 0).outliers
+        if width == 1:
+            assert not found
+        else:
+            ((logits, _),) = found.values()
+            assert 70 < len(logits) < 130
+            inputs = {tuple(row) for row in net(table).tolist()}
+            assert not inputs & {tuple(row) for row in logits.tolist()}

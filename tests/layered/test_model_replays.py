@@ -27,6 +27,9 @@ def graphs(monkeypatch):
             self.calls += 1
             return self.function(*inputs)
 
+        def wait(self):
+            pass
+
     monkeypatch.setattr(replays, "_Graph", Graph)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(subject, "_on_gpu", lambda example: True)
@@ -83,8 +86,13 @@ def test_changed_weights_are_refused_every_time(own, fresh, graphs):
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("verb", ["uncertainty", "novelty", "both_scores"])
+VERBS = ["uncertainty", "novelty", "both_scores", "p_values", "novelty_p_values", "accepts"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_verbs_are_replayed(own, fresh, graphs, verb):
+    own.calibrate([(fresh[:20], fresh[:20, :3].argmax(1))])
+    own.accept_rule(min_coverage=0.5)
     first = getattr(own, verb)(fresh)
     for _ in range(2):
         torch.testing.assert_close(getattr(own, verb)(fresh), first)
@@ -127,3 +135,21 @@ def test_a_network_with_a_hook_is_not_captured(own, fresh, graphs):
         own(fresh)
     assert len(seen) == 3
     assert not graphs
+
+
+def test_nan_does_not_reach_the_rule(own, fresh, graphs):
+    own.calibrate([(fresh, fresh[:, :3].argmax(1))])
+    own.accept_rule(min_coverage=0.5)
+    own.nan_policy = "propagate"
+    for _ in range(2):
+        own(fresh)
+    fresh = fresh.clone()
+    fresh[3] = math.nan
+    found = own(fresh)  # warnings are errors
+    assert torch.isnan(found.p_value).nonzero().flatten().tolist() == [3]
+    assert not bool(found.accepted[3])
+
+
+def test_calibration_is_replayed(own, fresh, graphs):
+    own.calibrate([fresh, fresh, fresh])
+    assert [graph.calls for graph in graphs] == [2]

@@ -7,6 +7,7 @@ import torch
 
 from qipf import QIPFInputError
 from qipf.layered import replays as subject
+from qipf.network.replaying import NetworkState
 
 
 @pytest.fixture
@@ -20,6 +21,9 @@ def captured(monkeypatch):
 
         def __call__(self, inputs):
             return (2 * inputs[0],)
+
+        def wait(self):
+            pass
 
     monkeypatch.setattr(subject, "_Graph", Graph)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -108,3 +112,54 @@ def test_pickled_without_graphs(captured):
         replays(same, (torch.ones(1),))
     assert len(replays) == 1
     assert len(pickle.loads(pickle.dumps(replays))) == 0
+
+
+class Counting:
+    """A graph that counts its calls, and those that wait for it."""
+
+    def __init__(self, function, inputs):
+        self.calls = self.waits = 0
+
+    def __call__(self, inputs):
+        self.calls += 1
+        return inputs
+
+    def wait(self):
+        self.waits += 1
+
+
+def test_a_state_that_is_not_that_of_the_capture_is_checked_first_next_time(monkeypatch, captured):
+    made = []
+
+    def graph(function, inputs):
+        made.append(Counting(function, inputs))
+        return made[-1]
+
+    monkeypatch.setattr(subject, "_Graph", graph)
+    replays, first = subject.Replays(), NetworkState(others=("first",))
+    ones = (torch.ones(1),)
+    for _ in range(2):
+        replays(same, ones, (), lambda: first)
+    for _ in range(4):  # the first of them has started before
+        assert replays(same, ones, (), lambda: None) is None
+    assert made[0].calls == 2
+    assert replays(same, ones, (), lambda: first) == ones
+    assert replays(same, ones, (), lambda: first) == ones
+    assert made[0].calls == 4
+    assert replays(same, ones, (), lambda: NetworkState(others=("second",))) is None
+    assert (made[0].calls, made[0].waits, len(replays)) == (5, 1, 0)
+
+
+def test_graphs_that_are_dropped_are_waited_for(monkeypatch, captured):
+    made = []
+
+    def graph(function, inputs):
+        made.append(Counting(function, inputs))
+        return made[-1]
+
+    monkeypatch.setattr(subject, "_Graph", graph)
+    replays = subject.Replays()
+    for count in range(1, subject.MOST_GRAPHS + 2):
+        for _ in range(2):
+            replays(same, (torch.ones(count),))
+    assert [graph.waits for graph in made] == [1, *[0] * subject.MOST_GRAPHS]

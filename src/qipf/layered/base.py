@@ -11,13 +11,14 @@ from qipf.calibration.detection import error_detection, mean_detection, warn_of_
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
+from qipf.field.engines.base import blocks
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, thinning
+from qipf.layered.mixture import MOST_LAYERS, POSTERIORS, TuningPosteriors, evidence_of, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
@@ -195,8 +196,14 @@ class LayeredModel(CalibrationMixin):
         )
 
     def _evidence(self, logits: Tensor, rows: Rows) -> Evidence:
-        """What both scores are computed from."""
-        return self._scorer(logits.device).evidence(logits, rows)[1]
+        """What both scores are computed from; in parts, as the posteriors take much memory."""
+        scorer = self._scorer(logits.device)
+        size = max(1, POSTERIORS // (len(self.weights_) * logits.shape[1]))
+        parts = [
+            scorer.evidence(logits[part], {site: own[part] for site, own in rows.items()})[1]
+            for part in blocks(len(logits), size)
+        ]
+        return Evidence(*map(torch.cat, zip(*parts, strict=True)))
 
     def _explained(
         self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int

@@ -103,11 +103,14 @@ class ClassField:
         return other
 
     def thinned(self, most: int) -> "ClassField":
-        """At most this many of the centres, evenly over their order, which is by class."""
+        """About this many of the centres, evenly over their order, which is by class."""
         count = len(self.embeddings)
         if count <= most:
             return self
         kept = torch.arange(most) * count // most
+        labels = self.labels.cpu()
+        lost = ~torch.isin(labels, labels[kept])  # classes with few centres keep all of them
+        kept = torch.cat([kept, lost.nonzero()[:, 0]]).sort().values
         here = kept.to(self.embeddings.device)
         return ClassField(
             self.metric,
@@ -128,7 +131,7 @@ class ClassField:
         parts = units.split(self._rows_at_once(units))
         if self._tiled(units):
             return next(self._in_parts(parts, [self.bandwidth]))
-        return _joined([self._in_base_2(part) for part in parts])
+        return _joined([self.in_one(part, base_2=True) for part in parts])
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
         """As `__call__`, for several bandwidths that share the computation of the cosines.
@@ -182,21 +185,17 @@ class ClassField:
                 )
         return [found[place] for place in range(len(bandwidths))]
 
-    def in_one(self, units: Tensor) -> FieldValues:  # (n, d)
-        """As `at_units`, in one block for any number of rows: for graphs."""
-        inverse = 1 / (self.bandwidth * self.bandwidth)
-        scores = (units * inverse) @ self.embeddings.T
-        nearest = scores.amax(1, keepdim=True)
-        # in place: memory for a second matrix costs more than the exponentials
-        return self._values(self._by_class(scores.sub_(nearest).exp_()), nearest[:, 0] - inverse)
+    def in_one(self, units: Tensor, base_2: bool = False) -> FieldValues:  # (n, d)
+        """As `at_units`, in one block for any number of rows: for graphs.
 
-    def _in_base_2(self, units: Tensor) -> FieldValues:  # (n, d)
-        """As `in_one`, with powers of two, which torch computes faster and ONNX Runtime slower."""
-        inverse = 1 / (self.bandwidth * self.bandwidth)
-        scores = (units * (LOG2_E * inverse)) @ self.embeddings.T
+        Powers of two are faster in torch and slower in ONNX Runtime.
+        """
+        inverse, scale = 1 / (self.bandwidth * self.bandwidth), LOG2_E if base_2 else 1.0
+        scores = (units * (scale * inverse)) @ self.embeddings.T
         top = scores.amax(1, keepdim=True)
-        kernel = scores.sub_(top).exp2_()
-        return self._values(self._by_class(kernel), top[:, 0] / LOG2_E - inverse)
+        # in place: memory for a second matrix costs more than the exponentials
+        kernel = scores.sub_(top).exp2_() if base_2 else scores.sub_(top).exp_()
+        return self._values(self._by_class(kernel), top[:, 0] / scale - inverse)
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""

@@ -287,6 +287,7 @@ def score_kernel(
     offsets = tl.load(
         unusual[:, None] + column[None, :], mask=live[:, None] & inside[None, :], other=0.0
     )
+    # its mean and whitening come after the constant and five slopes
     mean = tl.load(novelty_ptr + 6 + column, mask=inside, other=0.0)
     offsets = tl.where(live[:, None], offsets - mean[None, :], 0.0)
     squares = tl.zeros([ROWS], tl.float64)

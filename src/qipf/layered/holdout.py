@@ -168,7 +168,7 @@ class Tuning:
     """Logits and rows of the held-out examples, by set, and their classes.
 
     Copies are perturbed examples that distilled fields are fitted at, and are not held out.
-    Outliers are logits and rows of pseudo-outliers, by kind; their rows are in no order.
+    Outliers are logits and rows of pseudo-outliers, by kind, not aligned with the labels.
     """
 
     sets: dict[str, tuple[Tensor, Rows]]
@@ -253,11 +253,26 @@ def _add_outliers(
     if not pairs:
         return
     kinds = fitting_outliers(net, held[INPUTS][0])
-    for name, kind in progress(kinds.items(), "joining"):
-        joined = [kind(*pair, seed + number * STRIDE) for number, pair in enumerate(pairs)]
-        logits, rows = _run(net, joined, sites)
-        require_numbers(logits, rows, held[PLACES][torch.cat(chosen)])
-        found.outliers[name] = (logits, rows)
+    for name, kind in progress(kinds.items(), "making pseudo-outliers"):
+        made: list[Example] = []
+        kept: list[Tensor] = []
+        for number, (pair, own) in enumerate(zip(pairs, chosen, strict=True)):
+            joined = kind(*pair, seed + number * STRIDE)
+            new = ~(_equal(joined, pair[0]) | _equal(joined, pair[1]))
+            if bool(new.any()):
+                made.append(joined.take(new))
+                kept.append(own[new])
+        if made:
+            logits, rows = _run(net, made, sites)
+            require_numbers(logits, rows, held[PLACES][torch.cat(kept)])
+            found.outliers[name] = (logits, rows)
+
+
+def _equal(one: Example, other: Example) -> Tensor:  # (n,)
+    """Where all tensors of two batches are equal."""
+    pairs = zip(one.tensors.values(), other.tensors.values(), strict=True)
+    equal = [(a == b).flatten(1).all(1).cpu() for a, b in pairs if a.ndim and len(a) == one.rows]
+    return torch.stack(equal).all(0)
 
 
 def _add_copies(

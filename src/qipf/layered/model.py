@@ -55,8 +55,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     with the log-odds :math:`o_l` of the softmax and of each layer, and the probability g, by the
     energy of the logits, that the input is far from the training data. All constants are fitted to
     the errors on the same inputs. The sigmoid of u is the estimated probability of an error,
-    ``model(inputs).p_error``. The novelty, from the energy, the layers' densities and the lengths
-    of their rows, tells unusual inputs, right or wrong.
+    ``model(inputs).p_error``. The novelty, from the energy, the layers' densities, the lengths of
+    their rows and the mixture, tells unusual inputs, right or wrong. It is fitted to perturbed
+    inputs and to pseudo-outliers, which are put together from parts of training inputs.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ def unusual_columns(
 
 @dataclass(frozen=True)
 class NoveltyModel:
-    """The novelty, from the energy, the log densities of some layers, and lengths."""
+    """The novelty, from the energy, the log densities of some layers, lengths and the mixture."""
 
     log_odds: LogOdds  # of a perturbed input or a pseudo-outlier, by the five columns
     mean: Tensor  # (1 + layers + lengths,) of clean rows

@@ -35,6 +35,7 @@ class _Known(NamedTuple):
     state: Hashable
     held: object
     graph: "_Graph | None" = None
+    early: bool = True  # whether the graph starts before the state is checked
 
 
 class Replays:
@@ -60,8 +61,8 @@ class Replays:
     ) -> tuple[Tensor, ...] | None:
         """The outputs of the function, in new memory; None if it must be called instead.
 
-        `state` is asked while the device computes; the outputs of a graph of another one, or if
-        there is none, are dropped.
+        `state` is computed while the device works. If it is None, or not that of the capture, the
+        outputs are discarded, and the next call computes it first.
         """
         if not self._possible or _numbers(inputs) >= self._too_large:
             return None
@@ -70,20 +71,27 @@ class Replays:
         key = (key, *((part.shape, part.dtype, part.device) for part in inputs))
         with self._lock:
             known = self._known.get(key)
-            found = None if known is None or known.graph is None else known.graph(inputs)
+            graph = None if known is None else known.graph
+            early = known is not None and known.early
+            found = graph(inputs) if graph is not None and early else None
             now = state()
             if now is None:
+                if known is not None:
+                    self._known[key] = known._replace(early=False)
                 return None
             if known is None or known.state != now.key:
+                _finish(known)
                 known, found = _Known(now.key, now.held), None
-            elif known.graph is None:
+            elif graph is None:
                 graph = self._captured(function, inputs)
                 known = _Known(now.key, (now.held, now.memory()), graph)
                 found = None if graph is None else graph(inputs)
+            elif found is None:
+                known, found = known._replace(early=True), graph(inputs)
             self._known[key] = known
             self._known.move_to_end(key)
             while len(self._known) > MOST_GRAPHS:
-                self._known.popitem(last=False)
+                _finish(self._known.popitem(last=False)[1])
             return found
 
     def _captured(self, function: Function, inputs: tuple[Tensor, ...]) -> "_Graph | None":
@@ -102,6 +110,12 @@ class Replays:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Replays, ())
+
+
+def _finish(known: _Known | None) -> None:
+    """Wait for the last replay before the graph's memory is freed."""
+    if known is not None and known.graph is not None:
+        known.graph.wait()
 
 
 class _TooLargeError(Exception):
@@ -148,6 +162,10 @@ class _Graph:
             found = tuple(part.clone() for part in self._outputs)
             self._done.record(stream)
         return found
+
+    def wait(self) -> None:
+        """Wait until the last replay is done."""
+        self._done.synchronize()
 
 
 def _numbers(inputs: tuple[Tensor, ...]) -> int:

@@ -215,10 +215,8 @@ def _checked_scores(
     sizes = len(error.parameters()), len(novelty.parameters())
     for name, found, size in zip(SCORES, parameters, sizes, strict=True):
         if len(found) != size:
-            refuse(
-                path,
-                f"its {name} has {len(found)} numbers, not {size}; if 0.1.0 wrote it, fit again",
-            )
+            wrong = f"its {name} has {len(found)} numbers, not {size}"
+            refuse(path, f"{wrong}; if an earlier version wrote it, fit again")
     error, novelty = ErrorModel.of(parameters[0]), NoveltyModel.of(parameters[1], layers, measured)
     for part in (error.gate, error.far, error.near, novelty.log_odds):
         if not bool((part.slopes >= 0).all()):

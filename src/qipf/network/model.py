@@ -45,11 +45,15 @@ class Scores(NamedTuple):
     checksum: Tensor | None = None  # () of a replayed call: finite only if all numbers are
 
 
+def _is_finite(replayed: Scores) -> bool:
+    return replayed.checksum is not None and math.isfinite(float(replayed.checksum))
+
+
 class NetworkModel(CalibrationMixin, ABC):
     """A trained network and a score for its predictions.
 
     The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Threads
-    that call one network at the same time wait for each other.
+    that run one network at the same time wait for each other.
 
     A model defines `fit`, `_scores`, `_graph`, `facts`, `state` and `from_state`. `fit` ends
     with `_set_fitted`.
@@ -193,17 +197,28 @@ class NetworkModel(CalibrationMixin, ABC):
     ) -> T:
         """What `make` makes of the scores of a call; raises if the weights have changed.
 
-        A replayed call is waited for last, and repeated as usual if it has NaN or infinity.
+        Without p-values and a rule, which wait for the scores, a replayed call is synchronised
+        after `make`.
         """
         self._require_fitted()
         example = self._placed(arguments(self.net, inputs, options))
+        if self.calibration_ is not None or self.rule_ is not None:
+            return make(self._found(example))
         replayed = self._replayed(example)
         if replayed is not None:
             made = make(replayed)
-            if replayed.checksum is not None and math.isfinite(float(replayed.checksum)):
+            if _is_finite(replayed):
                 return made
         self._require_unchanged()
         return make(self._scored(example))
+
+    def _found(self, example: Example) -> Scores:
+        """The scores by a CUDA graph where there is one and all numbers are finite, or without."""
+        replayed = self._replayed(example)
+        if replayed is not None and _is_finite(replayed):
+            return replayed
+        self._require_unchanged()
+        return self._scored(example)
 
     def _replayed(self, example: Example) -> Scores | None:
         """The scores by a CUDA graph of network and model; None where there is none."""
@@ -234,7 +249,7 @@ class NetworkModel(CalibrationMixin, ABC):
         seen = 0
         with torch.no_grad():
             for batch in batches(loader, self.net, "calibrate", "reading predictions"):
-                found = self._scored(self._placed(batch.inputs))
+                found = self._found(self._placed(batch.inputs))
                 refuse_missing(found.missing, f"the network's output for batch {batch.number}")
                 output, uncertainty = found.output, found.uncertainty
                 task = self._task_of(output)
