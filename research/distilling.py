@@ -150,7 +150,7 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
     bench = bench_of(name, options)
     net, data = bench.network, bench.dataset
     clean = CleanData(net, data.train_images, data.train_labels)
-    first = next(iter(batches(clean.batches(), net, "fit", "reading"))).inputs.mapped(few_rows)
+    first = few_rows(next(iter(batches(clean.batches(), net, "fit", "reading"))).inputs)
     with evaluating(net), torch.no_grad():
         sites = chosen_sites(net, lambda: run_in_batches(net, first, ()))
         centers, held, classes, copied = sample_examples(

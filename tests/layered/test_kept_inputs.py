@@ -46,3 +46,13 @@ def test_batches_without_examples_are_dropped():
     kept.add([0, 1], batch([0, 1]))
     kept.remove([1, 0])
     assert not kept._batches
+
+
+def test_tensors_that_examples_share_stay_as_they_are():
+    """Also if the first of them comes from a batch of one."""
+    kept, places = KeptInputs(), torch.arange(8)[None]
+    kept.add([0], Example((torch.zeros(1, 8),), {"places": places}))
+    kept.add([1, 2], Example((torch.ones(2, 8),), {"places": places}))
+    found = kept.joined([0, 2, 1])
+    assert found.inputs[0][:, 0].tolist() == [0, 1, 1]
+    assert torch.equal(found.options["places"], places)

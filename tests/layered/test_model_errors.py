@@ -107,3 +107,56 @@ def test_a_model_whose_weights_changed_is_not_saved(net, data, tmp_path, loaded)
     with pytest.raises(QIPFInputError, match="weights or buffers have changed since fit"):
         qipf.save(model, tmp_path / "model.qipf")
     assert not (tmp_path / "model.qipf").exists()
+
+
+class Shared(nn.Module):
+    """A network whose second input is the same for all examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs, scale):
+        return self.last(torch.relu(self.inner(inputs @ scale[:4])))
+
+
+@pytest.mark.parametrize("rows", [4, 32])
+def test_inputs_that_all_examples_share(rows):
+    random = torch.Generator().manual_seed(0)
+    inputs, scale = torch.randn(200, 4, generator=random), torch.eye(rows)[:, :4]
+    labels = inputs[:, :3].argmax(1)
+    batches = [
+        {"inputs": inputs[i : i + 7], "scale": scale, "labels": labels[i : i + 7]}
+        for i in range(0, 200, 7)
+    ]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LayeredQIPF(Shared(), effort="fast").fit(batches)
+    found = model(inputs=inputs[:5], scale=scale)
+    assert torch.isfinite(found.uncertainty).all()
+    assert len(model.novelty(inputs[:5], scale)) == 5
+
+
+def test_images_of_two_sizes_are_refused():
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    )  # fmt: skip
+    labels = torch.arange(64) % 3
+    loader = [(torch.rand(64, 1, side, side), labels) for side in (6, 7)]
+    with pytest.raises(QIPFInputError, match=r"gives 392 numbers .* 288 for those before.*Resize"):
+        LayeredQIPF(net).fit(loader)
+
+
+def test_a_copy_that_gives_nan_is_named():
+    class Root(nn.Module):
+        def forward(self, values):
+            return torch.sqrt(9 - values.abs().amax(1, keepdim=True)) + values
+
+    net = nn.Sequential(Root(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():  # of the largest of three numbers
+        net[1].weight.copy_(torch.eye(8, 4))
+        net[3].weight.copy_(torch.eye(3, 8))
+    inputs = torch.rand(200, 4, generator=torch.Generator().manual_seed(0)) * 8.9
+    with pytest.raises(QIPFInputError, match=r"A copy of example \d+ of the loader \(noise\)"):
+        LayeredQIPF(net).fit([(inputs, inputs[:, :3].argmax(1))])

@@ -91,11 +91,15 @@ class Example(NamedTuple):
 
     @classmethod
     def joined(cls, examples: "list[Example]") -> "Example":
-        """The rows of all examples, whose tensors have equal shapes after the first dimension."""
+        """The rows of all examples, whose tensors have equal shapes after the first dimension.
+
+        A tensor that has one row for each of them in every example is joined; others are shared.
+        """
+        counts = [example.rows for example in examples]
         parts = zip(*(example.tensors.values() for example in examples), strict=True)
-        count = examples[0].rows
         return examples[0].filled(
-            torch.cat(part) if part[0].ndim and len(part[0]) == count else part[0] for part in parts
+            torch.cat(part) if part[0].ndim and [len(own) for own in part] == counts else part[0]
+            for part in parts
         )
 
     def shapes(self, batch: str | None = None) -> str:

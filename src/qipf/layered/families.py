@@ -107,10 +107,13 @@ def tokens_of(net: nn.Module, example: Example) -> Tokens | None:
 
 
 def _numbers(example: Example) -> dict[str, Tensor]:
+    """Inputs of numbers with a row for each example; others are shared and stay as they are."""
+    count = example.rows
     return {
         name: part
         for name, part in example.tensors.items()
-        if part.is_floating_point() and part.ndim > 1 and name not in AUXILIARY
+        if part.is_floating_point() and part.ndim > 1 and len(part) == count
+        if name not in AUXILIARY
     }
 
 

@@ -62,6 +62,7 @@ def sample_examples(
     """
     fields, tuned = Reservoir(centers + tuning), Reservoir(tuning)
     kept = KeptInputs()  # of the second sample
+    widths: Rows = {}
     classes = start = 0
     for batch in batched:
         inputs, labels = batch.inputs, _checked_labels(batch)
@@ -82,6 +83,8 @@ def sample_examples(
                 kept.add(places[chosen].tolist(), inputs.take(chosen))
             else:
                 logits, rows = read(inputs.take(chosen))
+                require_widths(rows, widths, batch.number)
+                widths = {site: own[:0] for site, own in rows.items()}
                 require_numbers(logits, rows, values[PLACES])
                 classes = logits.shape[1]
                 values |= rows
@@ -122,15 +125,32 @@ def by_shape(examples: Examples, inputs: KeptInputs) -> Examples:
     return found
 
 
-def require_numbers(logits: Tensor, rows: Rows, places: Tensor) -> None:
-    """Raise if the network or a layer gives NaN or infinity for one of these examples."""
+def require_numbers(logits: Tensor, rows: Rows, places: Tensor, change: str = "") -> None:
+    """Raise if the network or a layer gives NaN or infinity for one of these examples.
+
+    `change` says how the inputs differ from the loader's.
+    """
     for found in (logits, *rows.values()):
         good = torch.isfinite(found).all(1)
         if not bool(good.all()):
             first = int(places[int((~good).nonzero()[0])])
+            given = f"Example {first} of the loader"
+            remedy = "Drop or repair it first."
+            if change:
+                given = f"A copy of example {first} of the loader ({change})"
+                remedy = "Limit the values in the network where it does so: fit perturbs inputs."
             raise QIPFInputError(
-                f"Example {first} of the loader makes the network, or one of its layers, give NaN "
-                "or infinity. Drop or repair it first."
+                f"{given} makes the network, or one of its layers, give NaN or infinity. {remedy}"
+            )
+
+
+def require_widths(rows: Rows, known: Rows, number: int) -> None:
+    """Raise if rows of a layer are not as wide as those of the batches before."""
+    for site, own in rows.items():
+        if site in known and own.shape[1:] != known[site].shape[1:]:
+            raise QIPFInputError(
+                f"{site} gives {own.shape[1]} numbers for an input of batch {number}, and "
+                f"{known[site].shape[1]} for those before: inputs must have one size. Resize them."
             )
 
 
@@ -222,7 +242,7 @@ def tuning_sets(
         found_at = strengths(partial(accuracy, family), 1 / classes, halvings=effort.halvings)
         for t in progress(found_at, f"perturbing: {name}", len(KEPT)):
             logits, rows = _run(net, groups, sites, family, t, seed + 1)
-            require_numbers(logits, rows, held[PLACES])
+            require_numbers(logits, rows, held[PLACES], name)
             found.sets[f"{name} {t:.3f}"] = (logits, rows)
         strongest[name] = t
     _add_outliers(found, net, held, sites, seed)
@@ -264,7 +284,7 @@ def _add_outliers(
                 kept.append(own[new])
         if made:
             logits, rows = _run(net, made, sites)
-            require_numbers(logits, rows, held[PLACES][torch.cat(kept)])
+            require_numbers(logits, rows, held[PLACES][torch.cat(kept)], name)
             found.outliers[name] = (logits, rows)
 
 
@@ -302,7 +322,7 @@ def _add_copies(
                 t = min(1.0, strongest * (level + 0.5) / (LEVELS - 0.5))
                 which = seed + 2 + (number * LEVELS + level) * STRIDE
                 logits, rows = _run(net, [group.take(index)], sites, family, t, which)
-                require_numbers(logits, rows, own[index])
+                require_numbers(logits, rows, own[index], "perturbed")
                 parts.append(rows)
                 places.append(own[index])
     found.copies = {site: torch.cat([rows[site] for rows in parts]) for site in sites}

@@ -142,7 +142,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         def read(inputs: Example) -> tuple[Tensor, Rows]:
             nonlocal sites, example
             if example is None:
-                example = self._placed(inputs.mapped(few_rows))
+                example = self._placed(few_rows(inputs))
                 require_logits(partial(call, self.net, example))
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)

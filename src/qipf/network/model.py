@@ -346,7 +346,7 @@ class NetworkModel(CalibrationMixin, ABC):
 
     def _set_fitted(self, example: Example) -> None:
         self.fitted_with, self._versions = fingerprint(self.net), versions(self.net)
-        self._example = example.mapped(few_rows)
+        self._example = few_rows(example)
 
     def _require_module(self) -> None:
         if not isinstance(self.net, nn.Module):
