@@ -151,12 +151,13 @@ def test_images_of_two_sizes_are_refused():
 def test_a_copy_that_gives_nan_is_named():
     class Root(nn.Module):
         def forward(self, values):
-            return torch.sqrt(9 - values.abs().amax(1, keepdim=True)) + values
+            return torch.sqrt(1 - values.square().sum(1, keepdim=True)) + values
 
     net = nn.Sequential(Root(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with torch.no_grad():  # of the largest of three numbers
         net[1].weight.copy_(torch.eye(8, 4))
         net[3].weight.copy_(torch.eye(3, 8))
-    inputs = torch.rand(200, 4, generator=torch.Generator().manual_seed(0)) * 8.9
+    inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    inputs = 0.99 * nn.functional.normalize(inputs, dim=1)
     with pytest.raises(QIPFInputError, match=r"A copy of example \d+ of the loader \(noise\)"):
         LayeredQIPF(net).fit([(inputs, inputs[:, :3].argmax(1))])
