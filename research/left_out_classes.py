@@ -30,7 +30,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from pseudo_outliers import far_inputs, of_other_classes, outliers
+from pseudo_outliers import far_inputs, outliers
 from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
@@ -46,6 +46,7 @@ from qipf.layered.holdout import INPUTS, LABELS, Examples, Tuning
 from qipf.layered.metric import unit_length
 from qipf.layered.mixture import evidence_of, thinning
 from qipf.layered.model import LayeredQIPF
+from qipf.layered.outliers import of_other_classes
 from qipf.network.features import LayerSite, Rows, run_in_batches
 from qipf.network.forward import evaluating
 

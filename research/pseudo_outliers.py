@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,60 +17,15 @@ from sklearn.datasets import load_digits, load_sample_images
 from torch import Tensor
 from torch.nn import functional
 
+from qipf.layered.outliers import join_features, join_halves, join_tiles, shuffle_tiles
+
 #: Inputs, those of other classes in their order, random numbers -> outliers.
 Outlier = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-
-
-def of_other_classes(labels: Tensor, random: torch.Generator) -> Tensor:  # (n,) -> (n,) places
-    """For each example another one, of another class unless one has more than half of them."""
-    drawn = torch.randperm(len(labels), generator=random)
-    order = drawn[labels.cpu()[drawn].argsort(stable=True)]
-    found = torch.empty_like(order)
-    found[order] = order.roll(len(order) // 2)
-    return found
-
-
-def jigsaw(tiles: int) -> Outlier:
-    """The tiles of each image in another order."""
-
-    def shuffled(images: Tensor, _others: Tensor, random: torch.Generator) -> Tensor:
-        n, channels, height, width = images.shape
-        h, w = height // tiles, width // tiles
-        cut = images[:, :, : h * tiles, : w * tiles].unflatten(2, (tiles, h))
-        cut = cut.unflatten(4, (tiles, w)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-        order = torch.rand(n, tiles * tiles, generator=random).argsort(1).to(images.device)
-        cut = cut[torch.arange(n, device=images.device)[:, None], order]
-        joined = cut.unflatten(1, (tiles, tiles)).permute(0, 3, 1, 4, 2, 5)
-        found = images.clone()
-        found[:, :, : h * tiles, : w * tiles] = joined.reshape(n, channels, h * tiles, w * tiles)
-        return found
-
-    return shuffled
 
 
 def blend(inputs: Tensor, others: Tensor, _random: torch.Generator) -> Tensor:
     """The mean of two inputs."""
     return (inputs + others) / 2
-
-
-def halves(images: Tensor, others: Tensor, random: torch.Generator) -> Tensor:
-    """One half of each of two images, side by side or one above the other."""
-    height, width = images.shape[2:]
-    beside = torch.zeros(height, width, dtype=torch.bool)
-    beside[:, width // 2 :] = True
-    above = torch.zeros(height, width, dtype=torch.bool)
-    above[height // 2 :] = True
-    which = torch.rand(len(images), generator=random) < 0.5
-    mask = torch.where(which[:, None, None], beside, above)[:, None].to(images.device)
-    return torch.where(mask, others, images)
-
-
-def patches(images: Tensor, others: Tensor, random: torch.Generator) -> Tensor:
-    """Squares of a quarter of the side, each from one of two images."""
-    size = images.shape[2:]
-    drawn = (torch.rand(len(images), 1, 4, 4, generator=random) < 0.5).float()
-    mask = functional.interpolate(drawn, size=size, mode="nearest").bool().to(images.device)
-    return torch.where(mask, others, images)
 
 
 def negative(inputs: Tensor, _others: Tensor, _random: torch.Generator) -> Tensor:
@@ -111,11 +67,6 @@ def mixed_features(rows: Tensor, _others: Tensor, random: torch.Generator) -> Te
     return rows.gather(0, order)
 
 
-def half_features(rows: Tensor, others: Tensor, random: torch.Generator) -> Tensor:
-    """Half of the features from another row."""
-    return torch.where(torch.rand(rows.shape, generator=random).to(rows.device) < 0.5, others, rows)
-
-
 def texts(
     ids: Tensor, build: Callable[[list[int], list[int]], list[int]], others: Tensor
 ) -> Tensor:
@@ -155,11 +106,11 @@ def shuffled_tokens(ids: Tensor, _others: Tensor, random: torch.Generator) -> Te
 
 
 FOR_IMAGES: dict[str, Outlier] = {
-    "jigsaw2": jigsaw(2),
-    "jigsaw4": jigsaw(4),
+    "jigsaw2": shuffle_tiles,
+    "jigsaw4": partial(shuffle_tiles, tiles=4),
     "blend": blend,
-    "halves": halves,
-    "patches": patches,
+    "halves": join_halves,
+    "patches": join_tiles,
     "negative": negative,
     "phases": phases,
     "spectra": spectra,
@@ -168,7 +119,7 @@ FOR_IMAGES: dict[str, Outlier] = {
 FOR_TABLES: dict[str, Outlier] = {
     "blend": blend,
     "mixed features": mixed_features,
-    "half features": half_features,
+    "half features": join_features,
     "negative": negative,
 }
 FOR_TEXTS: dict[str, Outlier] = {
