@@ -273,3 +273,10 @@ def test_threads_wait_for_each_other(model, fresh):
     assert all(torch.equal(one, expected) for one in found)
     assert model.net.training
     model.net.eval()
+
+
+@pytest.mark.parametrize(
+    ("reduction", "most"), [("auto", 4), ("distilled", 4), ("random", None), ("coreset", None)]
+)
+def test_only_distilled_fields_are_limited_to_four_layers(net, reduction, most):
+    assert LayeredQIPF(net, reduction=reduction)._most_layers() == most
