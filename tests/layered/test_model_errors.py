@@ -161,3 +161,21 @@ def test_a_copy_that_gives_nan_is_named():
     inputs = 0.99 * nn.functional.normalize(inputs, dim=1)
     with pytest.raises(QIPFInputError, match=r"A copy of example \d+ of the loader \(noise\)"):
         LayeredQIPF(net).fit([(inputs, inputs[:, :3].argmax(1))])
+
+
+def test_inputs_of_one_number_for_each_example():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, inputs, factor):
+            return self.last(torch.relu(self.inner(inputs * factor[:, None])))
+
+    random = torch.Generator().manual_seed(0)
+    inputs, factor = torch.randn(200, 4, generator=random), torch.rand(200, generator=random)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LayeredQIPF(Scaled(), effort="fast")
+    model.fit([((inputs, factor), inputs[:, :3].argmax(1))])
+    assert torch.isfinite(model.novelty(inputs[:5], factor[:5])).all()

@@ -128,14 +128,20 @@ class Counting:
         self.waits += 1
 
 
-def test_a_state_that_is_not_that_of_the_capture_is_checked_first_next_time(monkeypatch, captured):
-    made = []
+@pytest.fixture
+def made(monkeypatch, captured):
+    """The counting graphs that were made."""
+    graphs = []
 
     def graph(function, inputs):
-        made.append(Counting(function, inputs))
-        return made[-1]
+        graphs.append(Counting(function, inputs))
+        return graphs[-1]
 
     monkeypatch.setattr(subject, "_Graph", graph)
+    return graphs
+
+
+def test_a_state_that_is_not_that_of_the_capture_is_checked_first_next_time(made):
     replays, first = subject.Replays(), NetworkState(others=("first",))
     ones = (torch.ones(1),)
     for _ in range(2):
@@ -150,14 +156,7 @@ def test_a_state_that_is_not_that_of_the_capture_is_checked_first_next_time(monk
     assert (made[0].calls, made[0].waits, len(replays)) == (5, 1, 0)
 
 
-def test_graphs_that_are_dropped_are_waited_for(monkeypatch, captured):
-    made = []
-
-    def graph(function, inputs):
-        made.append(Counting(function, inputs))
-        return made[-1]
-
-    monkeypatch.setattr(subject, "_Graph", graph)
+def test_graphs_that_are_dropped_are_waited_for(made):
     replays = subject.Replays()
     for count in range(1, subject.MOST_GRAPHS + 2):
         for _ in range(2):

@@ -291,7 +291,8 @@ def _add_outliers(
 def _equal(one: Example, other: Example) -> Tensor:  # (n,)
     """Where all tensors of two batches are equal."""
     pairs = zip(one.tensors.values(), other.tensors.values(), strict=True)
-    equal = [(a == b).flatten(1).all(1).cpu() for a, b in pairs if a.ndim and len(a) == one.rows]
+    own = [(a == b)[..., None].cpu() for a, b in pairs if a.ndim and len(a) == one.rows]
+    equal = [part.flatten(1).all(1) for part in own]
     return torch.stack(equal).all(0)
 
 
