@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +26,7 @@ import torch
 from error_data import bench_of
 
 from qipf.bench.methods import CleanData
-from qipf.layered import distillation, holdout
+from qipf.layered import distillation, distilled_centers, holdout
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import clustered_field, distilled_field, labelled_rows
 from qipf.layered.error_model import fit_error_model
@@ -66,18 +67,21 @@ def fitted(size: int, projection: float = 0.0, **constants: Any) -> Variant:
 
     `projection` is the rate of the projection, which stays as it is by default.
     """
-    rates = *distillation.RATES[:3], projection
+    rates = *distilled_centers.RATES[:3], projection
 
     def distilled(field: ClassField, tuning: Tuning, site: LayerSite, seed: int) -> ClassField:
         rows = labelled_rows(field, tuning, site)
-        with patch.multiple(distillation, **{"RATES": rates, **constants}):
+        with ExitStack() as changed:
+            for name, value in {"RATES": rates, **constants}.items():
+                owner = distillation if hasattr(distillation, name) else distilled_centers
+                changed.enter_context(patch.object(owner, name, value))
             return distilled_field(field, size, DIMENSION, *rows, seed)
 
     return distilled
 
 
 #: Rate of the projection in the package.
-LEARNED = distillation.RATES[3]
+LEARNED = distilled_centers.RATES[3]
 
 #: Largest dimension of distilled fields, and of those of all examples if a variant names no other.
 DIMENSION = 128

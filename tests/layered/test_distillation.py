@@ -1,50 +1,29 @@
 """Distilled fields: laws of the clusters and of the fit, and models that use it."""
 
-import math
-
 import pytest
 import torch
 from torch.nn import functional
 
 import qipf
-from qipf.layered import distillation
+from qipf.layered import distillation, distilled_centers
 from qipf.layered.class_field import ClassField, FieldValues
 from qipf.layered.distillation import (
     Labelled,
     blends,
-    clustered_field,
     cross_entropy,
     distilled_field,
     distilled_mixture,
     distilled_size,
-    fit_targets,
     nearest_of_class,
 )
 from qipf.layered.effort import EFFORTS
 from qipf.layered.holdout import Tuning
-from qipf.layered.metric import Metric
 from qipf.layered.mixture import FittedMixture, fit_mixture, tuning_posteriors
 from qipf.network.features import LayerSite
 from tests.layered.conftest import batches
+from tests.layered.field_examples import PLAIN, clustered, drawn, whole
 
-PLAIN = Metric(torch.zeros(6), torch.eye(6), False)
 NONE = Labelled(torch.empty(0, 6), torch.empty(0, dtype=torch.long))
-
-
-def drawn(count, seed):
-    """Rows of three classes that overlap, and their labels."""
-    random = torch.Generator().manual_seed(seed)
-    labels = torch.randint(3, (count,), generator=random)
-    rows = torch.randn(count, 6, generator=random)
-    rows[torch.arange(count), labels] += 1.5
-    return rows, labels
-
-
-def whole(count=600, seed=0, bandwidth=0.3):
-    rows, labels = drawn(count, seed)
-    order = labels.argsort(stable=True)
-    embeddings = functional.normalize(rows[order], dim=1)
-    return ClassField(PLAIN, embeddings, labels[order], 3, bandwidth, order + 1000)
 
 
 #: Rows that no field is made of.
@@ -60,10 +39,6 @@ def fields():
         clustered(full, 30),
         distilled_field(full, 30, 6, copies_of(full, rows), HELD, seed=0),
     )
-
-
-def clustered(full, size, seed=0):
-    return clustered_field(full, size, torch.Generator().manual_seed(seed))
 
 
 def copies_of(full, rows):
@@ -155,48 +130,6 @@ def test_too_many_classes_for_a_table_are_not_fitted(monkeypatch):
     assert torch.equal(found.embeddings, clustered(full, 30).embeddings)
 
 
-def test_one_step_follows_the_gradient(monkeypatch):
-    """Without Adam's scaling: a step of plain gradient descent, against autograd in float64."""
-    monkeypatch.setattr(distillation, "RATES", (0.1, 0.1, 0.1, 0.1))
-    monkeypatch.setattr(distillation, "LOWEST", 100.0)
-    monkeypatch.setattr(torch.optim, "Adam", lambda groups, betas: torch.optim.SGD(groups))
-    full = whole(60)
-    first = torch.eye(6)[:, 2:]  # onto the last four dimensions
-    start = distillation._projected(clustered(full, 9), first)
-    points, labels = functional.normalize(drawn(30, 3)[0], dim=1), drawn(30, 3)[1]
-    log_fields = torch.randn(10, 3, generator=torch.Generator().manual_seed(4)) - 2
-    target = fit_targets(points[:20], labels[:20], points[20:], log_fields)
-    random = torch.Generator().manual_seed(0)
-    found, _ = distillation._fitted(start, PLAIN, first, target, random, 1)
-    parts = (
-        start.embeddings.double(), start.counts.double().log(), torch.zeros(()).double(),
-        first.double(),
-    )  # fmt: skip
-    places, log_weights, widening, projection = (part.clone().requires_grad_() for part in parts)
-    limit = math.log(distillation.FACTOR)
-    inverse = torch.exp(-2 * limit * torch.tanh(widening / limit)) / start.bandwidth**2
-    unit = functional.normalize(places, dim=1)
-    rows = functional.normalize(points.double() @ projection, dim=1)
-    scores = (rows @ unit.T - 1) * inverse + torch.log_softmax(log_weights, 0)
-    members = functional.one_hot(start.labels, 3).double()
-    log_sums = (scores.exp() @ members).log()  # (n, classes)
-    own = log_sums[:20].gather(1, labels[:20, None])[:, 0]
-    of_class = distillation.OF_CLASS * (log_sums[:20].logsumexp(1) - own)
-    of_field = (log_sums[20:] - log_fields).square().mean(1)
-    torch.cat([of_class, of_field]).mean().backward()
-    stepped = functional.normalize(parts[0] - 0.1 * places.grad, dim=1)
-    torch.testing.assert_close(found.embeddings.double(), stepped, atol=1e-5, rtol=0)
-    counts = torch.softmax(parts[1] - 0.1 * log_weights.grad, 0) * 60
-    torch.testing.assert_close(found.counts.double(), counts, atol=1e-4, rtol=1e-4)
-    width = -0.1 * float(widening.grad)
-    expected = start.bandwidth * math.exp(limit * math.tanh(width / limit))
-    assert found.bandwidth == pytest.approx(expected, rel=1e-4)
-    directions = parts[3] - 0.1 * projection.grad  # the field's own are the identity
-    directions /= directions.abs().max()
-    torch.testing.assert_close(found.metric.directions.double(), directions, atol=1e-5, rtol=0)
-    assert not torch.allclose(directions, parts[3])
-
-
 def test_a_field_of_many_dimensions_is_projected_to_fewer(monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 5)
     full = whole(300)
@@ -213,7 +146,7 @@ def test_a_field_of_many_dimensions_is_projected_to_fewer(monkeypatch):
 
 def test_clusters_are_projected_too(monkeypatch):
     full = whole(300)
-    monkeypatch.setattr(distillation, "_fitted", lambda start, _, first, *__: (start, first))
+    monkeypatch.setattr(distillation, "fit_centers", lambda start, _, first, *__: (start, first))
     found = distilled_field(full, 30, 4, NONE, HELD, seed=0)
     wanted = functional.normalize(clustered(full, 30).embeddings[:, 2:], dim=1)
     torch.testing.assert_close(found.embeddings, wanted)
@@ -263,13 +196,6 @@ def test_a_model_has_at_most_the_dimensions_that_were_asked_for(dimension, expec
     assert field.metric.directions.shape == (8, expected)
 
 
-def test_fields_far_below_the_largest_are_not_compared():
-    sums = torch.tensor([[1.0, 1e-20, 1e-20]])
-    log_fields = torch.tensor([[0.0, -99.0, -5.0]])
-    found = distillation._slopes(sums, torch.ones(1, 1), torch.tensor([-1]), log_fields)
-    torch.testing.assert_close(found, torch.tensor([[1.0, 0.0, -10.0]]) * 2 / 3)
-
-
 def test_blends_lie_on_the_sphere_and_have_the_logarithms_of_the_fields(monkeypatch):
     monkeypatch.setattr(distillation, "BLENDS", 12)
     full = whole(40)
@@ -317,23 +243,6 @@ def test_it_knows_the_classes_of_new_rows_better_than_clusters_do(fields):
 
 
 @pytest.mark.slow
-def test_fitted_to_blends_alone_the_class_fields_are_those_of_the_examples(monkeypatch):
-    monkeypatch.setattr(distillation, "BLENDS", 4000)
-    full = whole(1000)
-    start, random = clustered(full, 30), torch.Generator().manual_seed(0)
-    none = full.embeddings[:0], torch.empty(0, dtype=torch.long)
-    targets = fit_targets(*none, *blends(full, random))
-    found, _ = distillation._fitted(start, PLAIN, torch.eye(6), targets, random, 480)
-    points, expected = blends(full, random)
-
-    def unlike(field):
-        values = field(points)
-        return float((values.posterior.log() + values.log_density[:, None] - expected).abs().mean())
-
-    assert unlike(found) < 0.5 * unlike(start)
-
-
-@pytest.mark.slow
 def test_centres_are_unit_vectors_that_name_examples_of_their_class(fields):
     full, start, small = fields
     assert len(small.embeddings) == len(start.embeddings) <= 30
@@ -364,7 +273,7 @@ def test_the_seed_decides(monkeypatch):
 def test_a_fit_is_compared_with_clusters_at_rows_that_are_in_neither(monkeypatch):
     full, start = whole(300), clustered(whole(300), 30)
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda *_: (start, torch.eye(6)))
+    monkeypatch.setattr(distillation, "fit_centers", lambda *_: (start, torch.eye(6)))
     monkeypatch.setattr(distillation, "cross_entropy", lambda _, given: seen.append(given) or 0.0)
     distilled_field(full, 30, 6, copies_of(full, drawn(5, 1)[0]), HELD, seed=0)
     assert all(given is HELD for given in seen)
@@ -376,7 +285,7 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
     start = clustered(full, 30)
     labels = (start.labels + 1) % 3
     wrong = ClassField(PLAIN, start.embeddings, labels, 3, 0.3, start.examples)
-    monkeypatch.setattr(distillation, "_fitted", lambda *_: (wrong, torch.eye(6)))
+    monkeypatch.setattr(distillation, "fit_centers", lambda *_: (wrong, torch.eye(6)))
     found = distilled_field(full, 30, 6, NONE, HELD, seed=0)
     assert torch.equal(found.labels, start.labels)
     torch.testing.assert_close(found.embeddings, start.embeddings)
@@ -385,7 +294,11 @@ def test_a_fit_that_is_no_better_on_other_rows_is_not_used(monkeypatch):
 @pytest.mark.parametrize(("effort", "steps"), [("full", 240), ("fast", 120)])
 def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     seen = []
-    monkeypatch.setattr(distillation, "_fitted", lambda s, m, p, t, r, n: seen.append(n) or (s, p))
+    monkeypatch.setattr(
+        distillation, "fit_centers", lambda s, m, p, *more: seen.append(more[-1]) or (s, p)
+        "fit_centers",
+        lambda start, _, first, *more: seen.append(more[-1]) or (start, first),
+    )
     distilled_field(whole(60), 9, 6, NONE, HELD, seed=0, effort=EFFORTS[effort])
     assert seen == [steps]
 
@@ -549,26 +462,11 @@ def test_features_with_and_without_perturbed_copies(copied, monkeypatch):
 
 
 def test_the_fit_is_that_of_the_measured_results():
-    assert (distillation.STEPS, distillation.BATCH) == (240, 512)
-    assert distillation.RATES == (7e-3, 7e-2, 1.4e-2, 3e-3)
+    assert (distillation.STEPS, distilled_centers.BATCH) == (240, 512)
+    assert distilled_centers.RATES == (7e-3, 7e-2, 1.4e-2, 3e-3)
+    assert distilled_centers.KEPT == (0.9, 0.99)
     assert distillation.WIDER == 2
     assert (distillation.MOST_ROWS, distillation.LLOYD) == (60_000, 6)
     assert (distillation.BLENDS, distillation.MOST_CENTERS) == (16_000, 20_000)
     assert (distillation.SECOND, distillation.NOISE) == (0.9, 0.7)
-    assert (distillation.OF_CLASS, distillation.LOWEST) == (4.0, 15.0)
-
-
-@pytest.mark.parametrize("widening", [-9.0, -0.1, 0.0, 0.1, 1.0, 9.0])
-def test_the_bandwidth_widens_up_to_a_factor(widening):
-    found = float(distillation._inverse(0.3, torch.tensor(widening).double())) ** -0.5
-    limit = math.log(distillation.FACTOR)
-    assert found == pytest.approx(0.3 * math.exp(limit * math.tanh(widening / limit)))
-    assert 0.3 / 4 <= found <= 0.3 * 4
-
-
-@pytest.mark.parametrize(("rows", "batch", "steps"), [(10, 4, 7), (8, 8, 3), (9, 2, 1)])
-def test_no_row_is_drawn_twice_before_all_whole_batches(rows, batch, steps):
-    found = distillation._drawn(rows, batch, steps, torch.Generator().manual_seed(0))
-    assert found.shape == (steps, batch)
-    for order in found.split(rows // batch):
-        assert len(set(order.flatten().tolist())) == order.numel()
+    assert (distilled_centers.OF_CLASS, distilled_centers.LOWEST) == (4.0, 15.0)

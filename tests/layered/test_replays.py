@@ -1,6 +1,7 @@
 """Which calls are captured and replayed; the graphs themselves need a GPU."""
 
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -162,3 +163,39 @@ def test_graphs_that_are_dropped_are_waited_for(made):
         for _ in range(2):
             replays(same, (torch.ones(count),))
     assert [graph.waits for graph in made] == [1, *[0] * subject.MOST_GRAPHS]
+
+
+@pytest.mark.parametrize("times", [0, 1, 2, 5])
+@pytest.mark.parametrize("graphs", ["0", "1"])
+def test_a_step_is_repeated_by_a_graph_on_a_gpu(times, graphs, monkeypatch):
+    monkeypatch.setenv("QIPF_CUDA_GRAPHS", graphs)
+    done = []
+    monkeypatch.setattr(
+        subject, "_captured_step", lambda step, device: lambda: done.append(f"graph of {step()}")
+    )
+    steps = subject.repeated(lambda: done.append("step"), times, torch.device("cuda"))
+    assert len(list(steps)) == times
+    if graphs == "0":
+        assert done == ["step"] * times
+    else:
+        graph = ["step", "graph of None"]  # the stand-in does the step too
+        assert done == ["step"] * min(times, 2) + graph * max(0, times - 2)
+
+
+def test_a_step_that_cannot_be_captured_is_called(monkeypatch):
+    class Capture:
+        def __init__(self, graph, capture_error_mode):
+            pass
+
+        def __enter__(self):
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    done = []
+    steps = subject.repeated(lambda: done.append("step"), 4, torch.device("cuda"))
+    assert len(list(steps)) == len(done) == 4

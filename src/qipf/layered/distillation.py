@@ -22,17 +22,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from qipf.field.engines.online import LOG2_E
-from qipf.layered.class_field import LARGEST_TABLE, SMALLEST, ClassField
+from qipf.layered.class_field import LARGEST_TABLE, ClassField
+from qipf.layered.distilled_centers import Targets, fit_centers
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import Tuning
-from qipf.layered.metric import Metric, unit_length, units_of
+from qipf.layered.metric import unit_length
 from qipf.layered.mixture import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
 from qipf.network.features import LayerSite
 from qipf.progress import progress
-
-#: Smallest count of a centre in a file.
-FEWEST = 1e-30
 
 #: Centres of a layer's field, if no other number is wanted: at least this many, and for each class.
 DISTILLED, EACH_CLASS = 1500, 20
@@ -46,24 +43,14 @@ BLENDS = 16_000
 #: Largest share of the second training row in a blend, and length of the noise.
 SECOND, NOISE = 0.9, 0.7
 
-#: λ, and how far below the largest class field the others are compared, as logarithms.
-OF_CLASS, LOWEST = 4.0, 15.0
-
 #: Steps of Lloyd's algorithm, and rows that are compared with the means at a time.
 LLOYD, COMPARED = 6, 8192
 
-#: Steps of Adam, rows of each, and the largest rates of places, log weights, log bandwidth and
-#: projection.
-STEPS, BATCH, RATES = 240, 512, (7e-3, 7e-2, 1.4e-2, 3e-3)
+#: Steps of Adam.
+STEPS = 240
 
 #: Dimensions of a field before its rows are projected, as a multiple of those after.
 WIDER = 2
-
-#: Least length of a projected point that its slopes are divided by; points have length one.
-SHORTEST = 1e-2
-
-#: The bandwidth stays within this factor of the field's.
-FACTOR = 4.0
 
 
 def distilled_size(classes: int) -> int:
@@ -155,7 +142,7 @@ def distilled_field(
     labels = torch.cat([field.labels[own], copies.labels.to(field.labels)]).long()
     targets = fit_targets(points, labels, *blends(field, random))
     steps = max(1, round(effort.steps * STEPS))
-    fitted, projection = _fitted(start, field.metric, first, targets, random, steps)
+    fitted, projection = fit_centers(start, field.metric, first, targets, random, steps)
     # not by rows of the field: the clusters' means are made of them
     better = cross_entropy(fitted, held) < cross_entropy(start, held)
     found, projection = (fitted, projection) if better else (start, first)
@@ -204,14 +191,6 @@ def clustered_field(field: ClassField, size: int, random: torch.Generator) -> Cl
     return found
 
 
-class Targets(NamedTuple):
-    """Where a field is fitted, and to what: a class, or the logarithms of the class fields."""
-
-    points: Tensor  # (n, d) unit vectors
-    labels: Tensor  # (n,) -1 for blends
-    log_fields: Tensor  # (n, classes) zero where a class is given
-
-
 def fit_targets(
     points: Tensor, labels: Tensor, blended: Tensor, log_fields: Tensor
 ) -> Targets:  # (n, d), (n,), (m, d), (m, classes)
@@ -249,105 +228,6 @@ def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
         field.examples,
         field.counts,
     )
-
-
-def _fitted(
-    start: ClassField,  # of dimension d
-    metric: Metric,  # of dimension w
-    projection: Tensor,  # (w, d) that of `start`
-    target: Targets,  # points of dimension w
-    random: torch.Generator,
-    steps: int,
-) -> tuple[ClassField, Tensor]:
-    """The centres, and the projection, fitted to the targets."""
-    by_class = functional.one_hot(start.labels.long(), start.classes).to(target.points)
-    by_class = by_class.T.contiguous()  # (classes, K)
-    places, log_weights = start.embeddings.clone(), start.counts.log()
-    widening, projection = places.new_zeros(()), projection.clone()
-    adam = torch.optim.Adam(
-        [
-            {"params": [part], "lr": rate}
-            for part, rate in zip((places, log_weights, widening, projection), RATES, strict=True)
-        ],
-        betas=(0.9, 0.99),
-    )
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
-    batch = min(BATCH, len(target.points))
-    # at once: a copy to a GPU in every step would wait for it
-    every = _drawn(len(target.points), batch, steps, random).to(target.points.device)
-    for chosen in progress(every, "distilling", steps):
-        points, labels, log_fields = (part[chosen] for part in target)
-        inverse = _inverse(start.bandwidth, widening)
-        rows, lengths = units_of(points @ projection)
-        shares = torch.softmax(log_weights, 0)
-        # in base 2, see `qipf.field.engines.online`
-        scale = inverse * LOG2_E
-        scores = torch.addmm(shares.log2() - scale, rows * scale, places.T)  # (n, K)
-        top = scores.amax(1, keepdim=True)
-        kernel, nearest = scores.sub_(top).exp2_(), top / LOG2_E
-        sums = (by_class @ kernel.T).T.clamp(min=SMALLEST)  # faster than kernel @ by_class.T
-        slopes = _slopes(sums, nearest, labels, log_fields) / batch
-        pull = kernel.mul_((slopes / sums) @ by_class)  # (n, K) derivative by the scores
-        total = pull.sum(0)
-        by_place = pull.T @ rows
-        along = (by_place * places).sum(1, keepdim=True)  # (K, 1) sums of pulls times cosines
-        # along the sphere, and without a change of the weights' sum
-        places.grad = by_place.addcmul_(along, places, value=-1).mul_(inverse)
-        log_weights.grad = total - total.sum() * shares
-        widening.grad = (along.sum() - total.sum()) * _slope(start.bandwidth, widening)
-        by_row = pull @ places * inverse
-        by_row -= (by_row * rows).sum(1, keepdim=True) * rows
-        by_row /= lengths[:, None].clamp(min=SHORTEST).to(by_row)
-        projection.grad = points.T @ by_row
-        adam.step()
-        schedule.step()
-        places.copy_(functional.normalize(places, dim=1))
-    counts = torch.softmax(log_weights.double(), 0) * float(start.counts.double().sum())
-    found = ClassField(
-        metric.projected(projection),
-        places,
-        start.labels,
-        start.classes,
-        float(_inverse(start.bandwidth, widening)) ** -0.5,
-        start.examples,
-        counts.clamp(min=2 * FEWEST).to(places),
-    )
-    return found, projection
-
-
-def _drawn(rows: int, batch: int, steps: int, random: torch.Generator) -> Tensor:  # (steps, batch)
-    """Rows of every step: each order of all rows is cut into whole batches."""
-    each = rows // batch
-    orders = [torch.randperm(rows, generator=random) for _ in range(-(-steps // each))]
-    return torch.cat([order[: each * batch].view(each, batch) for order in orders])[:steps]
-
-
-def _slopes(
-    sums: Tensor,  # (n, classes) of the kernels, relative to the nearest centre's
-    nearest: Tensor,  # (n, 1) logarithm of its kernel
-    labels: Tensor,  # (n,)
-    log_fields: Tensor,  # (n, classes)
-) -> Tensor:  # (n, classes)
-    """Derivative of each row's loss by the logarithms of its class fields."""
-    known = (labels >= 0)[:, None]
-    truth = functional.one_hot(labels.clamp(min=0), sums.shape[1])
-    of_class = OF_CLASS * (sums / sums.sum(1, keepdim=True) - truth)
-    found = sums.log() + nearest
-    lowest = log_fields.amax(1, keepdim=True) - LOWEST
-    error = found.clamp(min=lowest) - log_fields.clamp(min=lowest)
-    return torch.where(known, of_class, 2 / sums.shape[1] * error)
-
-
-def _inverse(bandwidth: float, widening: Tensor) -> Tensor:
-    """1/σ² of the distilled field."""
-    factor = math.log(FACTOR) * torch.tanh(widening / math.log(FACTOR))
-    return torch.exp(-2 * factor) / bandwidth**2
-
-
-def _slope(bandwidth: float, widening: Tensor) -> Tensor:
-    """Derivative of `_inverse` by the widening."""
-    bend = 1 - torch.tanh(widening / math.log(FACTOR)).square()
-    return -2 * bend * _inverse(bandwidth, widening)
 
 
 def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)

@@ -7,14 +7,14 @@ a call on another stream waits until those are done.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qipf.locks import Lock
-from qipf.network.replaying import NetworkState
+from qipf.network.replaying import NetworkState, allowed
 
 #: Most graphs that are kept; the one that was used longest ago is dropped first.
 MOST_GRAPHS = 4
@@ -22,6 +22,9 @@ MOST_GRAPHS = 4
 #: A graph may keep one part in so many of the device's memory. It is captured if all that its call
 #: allocates, one after the other, is at most one part in so many of the free memory.
 MEMORY_SHARE, FREE_SHARE = 32, 2
+
+#: Calls of a step before it is captured: what is allocated once must not be in the graph.
+WARM = 2
 
 #: How far outputs of a graph may be from those of the call that it repeats.
 TOLERANCE = 1e-3
@@ -181,3 +184,34 @@ def _free(device: torch.device) -> int:
 def _allocated(device: torch.device) -> int:
     """Bytes that were ever allocated on the device."""
     return int(torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0))
+
+
+def repeated(step: Callable[[], None], times: int, device: torch.device) -> Iterator[None]:
+    """Call a function so many times, on a GPU from the third time on by a graph if that can be.
+
+    The function changes tensors in place, by the same operations every time.
+
+    >>> total = torch.zeros(())
+    >>> for _ in repeated(lambda: total.add_(1), 5, total.device):
+    ...     pass
+    >>> total
+    tensor(5.)
+    """
+    for number in range(times):
+        if number == WARM and device.type == "cuda" and allowed():
+            step = _captured_step(step, device)
+        step()
+        yield
+
+
+def _captured_step(step: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The function as a graph; the function itself if it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            step()  # is recorded, not done
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception:  # an operation that waits for the device
+        return step
+    return graph.replay

@@ -10,7 +10,7 @@ from qipf.calibration import state as calibration
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.layered.class_field import ClassField
-from qipf.layered.distillation import FEWEST
+from qipf.layered.distilled_centers import FEWEST
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
