@@ -8,8 +8,8 @@ A cell is a network under a corruption; its number is the area (ROC or precision
 over levels and seeds. The test images are drawn anew with replacement, the same draw for all
 methods, levels and seeds of a network; the difference of two methods over many draws gives its
 95 % interval. So the intervals speak of other images, not of other training runs. The peers are the
-five that are strongest in the cell, of those below. Writes results/significance.csv, in which other
-networks stay.
+five of one pass that are strongest in the cell, and the ensembles, where they were scored. Writes
+results/significance.csv, in which other networks stay.
 """
 
 from __future__ import annotations
@@ -31,19 +31,8 @@ from qipf.progress import progress
 from qipf.reporting.run.results import Run
 
 OURS = "qipf_plus"
-PEERS = (
-    "stacked",
-    "entropy",
-    "nci",
-    "she",
-    "gen",
-    "knn",
-    "vim",
-    "react",
-    "max_logit",
-    "ensemble_entropy",
-    "ensemble_log_odds",
-)
+PEERS = ("stacked", "entropy", "nci", "she", "gen", "knn", "vim", "react", "max_logit")
+ENSEMBLES = ("ensemble_entropy", "ensemble_log_odds")
 STRONGEST = 5
 AREAS = ("roc_auc", "pr_auc")
 
@@ -108,7 +97,7 @@ def pack(run: Run, path: Path) -> None:
         for level, (scores, wrong) in run.scores(network, corruption, seed).items():
             place = f"{network}/{corruption}/{seed}/{level}"
             arrays[f"{place}/wrong"] = np.packbits(wrong)
-            for name in {OURS, *PEERS} & set(scores):
+            for name in {OURS, *PEERS, *ENSEMBLES} & set(scores):
                 arrays[f"{place}/{name}"] = rankdata(scores[name], "dense").astype(np.uint16)
     np.savez_compressed(path, **arrays)
 
@@ -119,7 +108,7 @@ def rows_of(run: Run | Ranks, count: int) -> Iterator[dict[str, Any]]:
         random = np.random.default_rng(0)
         draws: NDArray | None = None
         for corruption in progress(run.corruptions(network), network):
-            found: dict[str, list[NDArray]] = {name: [] for name in (OURS, *PEERS)}
+            found: dict[str, list[NDArray]] = {name: [] for name in (OURS, *PEERS, *ENSEMBLES)}
             for seed in run.seeds:
                 for scores, wrong in run.scores(network, corruption, seed).values():
                     if draws is None:  # the images themselves first, then draws of them
@@ -131,8 +120,9 @@ def rows_of(run: Run | Ranks, count: int) -> Iterator[dict[str, Any]]:
                         found[name].append(areas(scores[name], wrong, draws))
             means = {name: np.nanmean(kept, axis=0) for name, kept in found.items() if kept}
             for place, area in enumerate(AREAS):
-                peers = sorted(set(means) - {OURS}, key=lambda m: -means[m][place][0])
-                for peer in peers[:STRONGEST]:
+                peers = sorted(set(PEERS) & set(means), key=lambda m: -means[m][place][0])
+                ensembles = [name for name in ENSEMBLES if name in means]
+                for peer in [*peers[:STRONGEST], *ensembles]:
                     ours, theirs = means[OURS][place], means[peer][place]
                     low, high = np.quantile((ours - theirs)[1:], (0.025, 0.975))
                     yield {
