@@ -62,7 +62,7 @@ class Dump:
                 "gen of mixture": own["mixture"][:, 1:],
                 "log mahalanobis": own["mahalanobis_layers"][:, -1:],
                 "relative": own["relative_layers"][:, -1:],
-                "min relative": own["relative_layers"].amax(1, keepdim=True),
+                "whole layers": own["mahalanobis_layers"] - own["relative_layers"],
             }
 
     def of(self, kind: str, without: str = "") -> dict[str, dict[str, Tensor]]:
@@ -147,7 +147,6 @@ def judged(dump: Dump, score: Score) -> dict[str, float]:
 
 
 _SHIPPED = ("energy", "density", "part")
-_MIXTURE = (*_SHIPPED, "gen of mixture")
 
 #: Kinds that the package makes, by the names that they have in `pseudo_outliers`.
 CHOSEN = (
@@ -162,11 +161,16 @@ KINDS = (
     "joined halves", "interleaved", "joined", "shuffled tokens", "half features", "mixed features",
 )  # fmt: skip
 
-BEFORE, NOW = "perturbed (before)", "perturbed and chosen kinds 1:1"
+#: That of the package.
+NOW = "1:1, odds of mixture too"
+
+#: What the distance is taken of, with distances from class means or the mean of all in all layers.
+_WITHIN = ("shipped distance", "mahalanobis_layers")
+_WHOLE = ("shipped distance", "whole layers")
 
 CANDIDATES: dict[str, Candidate] = {
-    BEFORE: Candidate(),
-    NOW: Candidate(weights=(1, 1), kinds=CHOSEN),
+    "perturbed (before)": Candidate(),
+    "perturbed and chosen kinds 1:1": Candidate(weights=(1, 1), kinds=CHOSEN),
     "perturbed and all kinds 1:1": Candidate(weights=(1, 1)),
     "perturbed and all kinds 1:2": Candidate(weights=(1, 2)),
     "all kinds alone": Candidate(weights=(0, 1)),
@@ -187,6 +191,21 @@ CANDIDATES: dict[str, Candidate] = {
             "gen of mixture", "entropy of mixture", "odds of mixture", "class field", "gen", "knn",
             "nci", "log mahalanobis", "relative", "cosine", "fdbd", "vim", "rmds",
         )
+    },
+    **{
+        f"1:{weight}, {column} too, {name} in the distance": Candidate(
+            (*_SHIPPED, column), distance, (1, weight), CHOSEN
+        )
+        for column in ("odds of mixture", "gen of mixture")
+        for name, distance in (("class means", _WITHIN), ("means", _WHOLE))
+        for weight in (1, 2)
+    },
+    **{
+        f"1:1, {column} too, {name}squared distance": Candidate(
+            (*_SHIPPED, column), distance, (1, 1), CHOSEN, power=2
+        )
+        for column in ("odds of mixture", "gen of mixture")
+        for name, distance in (("", ("shipped distance",)), ("means in the ", _WHOLE))
     },
 }  # fmt: skip
 
