@@ -109,6 +109,15 @@ def test_cells_of_equal_size_are_those_of_torch(shape, grid, layout, monkeypatch
     torch.testing.assert_close(cell_means(maps.double(), grid), wanted)
 
 
+def test_maps_in_half_precision_are_averaged_in_float32(monkeypatch):
+    monkeypatch.setattr("qipf.network.features.SMALL_MAPS", 1)
+    maps = numbers(3, 5, 12, 8).bfloat16()
+    found = cell_means(maps, 4)
+    wanted = functional.adaptive_avg_pool2d(maps.double(), 4)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
+
+
 def test_autocast_does_not_reach_the_means(monkeypatch):
     monkeypatch.setattr("qipf.network.features.SMALL_MAPS", 1)
     for values in (numbers(3, 5, 12, 8), numbers(2, 4 * WIDEST)):
@@ -278,7 +287,7 @@ def test_parts_are_the_whole(monkeypatch):
         torch.testing.assert_close(rows[site], whole[1][site])
 
 
-def test_on_a_cpu_large_inputs_pass_in_small_parts(monkeypatch):
+def test_on_a_cpu_large_inputs_pass_in_small_parts_of_equal_length(monkeypatch):
     seen = []
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
     net(numbers(2, 4, 4))
@@ -286,11 +295,21 @@ def test_on_a_cpu_large_inputs_pass_in_small_parts(monkeypatch):
     monkeypatch.setattr("qipf.network.features.NUMBERS", 20 * 16)
     images = numbers(45, 4, 4)
     torch.testing.assert_close(run_in_batches(net, images, [])[0], net(images))
-    assert seen == [20, 20, 5, 45]
+    assert seen == [23, 22, 45]
+    seen.clear()
+    monkeypatch.setattr("qipf.network.features.NUMBERS", 18 * 16)
+    run_in_batches(net, images, [])
+    run_in_batches(net, images[:26], [])
+    assert seen == [23, 22, 26]  # the number of parts is rounded
     seen.clear()
     monkeypatch.setattr("qipf.network.features.NUMBERS", 1)
+    run_in_batches(net, numbers(50, 4, 4), [])
+    run_in_batches(net, images[:1], [])
+    assert seen == [17, 17, 16, 1]  # never fewer than FEWEST at once, but for few inputs
+    seen.clear()
+    monkeypatch.setattr("qipf.network.features.BATCH", 16)
     run_in_batches(net, images, [])
-    assert seen == [16, 16, 13]  # never fewer than FEWEST at once
+    assert seen == [16, 16, 13]
 
 
 def test_no_examples():

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from qipf.field.engines.base import by_device
 from qipf.field.engines.online import LOG2_E
+from qipf.field.engines.products import product
 from qipf.layered.class_sums import ROWS, ClassSums, chains
 from qipf.layered.metric import Metric
 
@@ -191,7 +192,7 @@ class ClassField:
         Powers of two are faster in torch and slower in ONNX Runtime.
         """
         inverse, scale = 1 / (self.bandwidth * self.bandwidth), LOG2_E if base_2 else 1.0
-        scores = (units * (scale * inverse)) @ self.embeddings.T
+        scores = product(units * (scale * inverse), self.embeddings)
         top = scores.amax(1, keepdim=True)
         # in place: memory for a second matrix costs more than the exponentials
         kernel = scores.sub_(top).exp2_() if base_2 else scores.sub_(top).exp_()
@@ -231,7 +232,7 @@ class ClassField:
 
     def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
         if self._few_classes:
-            return (self._members @ kernel.T).T  # three times as fast as kernel @ members.T
+            return product(self._members, kernel).T  # faster than product(kernel, members)
         sums = kernel.new_zeros(self.classes, kernel.shape[0])
         return sums.index_add(0, self.labels.long(), (kernel * self.counts).T).T
 

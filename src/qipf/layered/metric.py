@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qipf.field.engines.products import product
+
 #: Share of the largest variance below which a direction carries rounding, not data.
 NEGLIGIBLE = 1e-10
 
@@ -69,7 +71,7 @@ class Metric:
         rows = rows.float()
         if self.gain_free:
             rows = unit_length(rows)
-        return (rows - self.mean) @ self.directions
+        return product(rows - self.mean, self.directions.T)
 
     def projected(self, projection: Tensor) -> "Metric":  # (d, e)
         """The metric with its whitened rows multiplied by a matrix, at the usual scale."""

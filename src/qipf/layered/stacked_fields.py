@@ -16,7 +16,7 @@ from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField
 from qipf.layered.metric import unit_length, units_of
 
 #: How many rows are few: of more, the kernels of all layers together do not fit in a cache.
-FEW = 64
+FEW = 48
 
 
 class StackedValues(NamedTuple):

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
+from qipf.field.engines.products import product
 from qipf.network import cell_kernel
 from qipf.network.forward import call, device_of, logits_of, named_layer
 from qipf.network.tasks import single_logits
@@ -26,10 +27,10 @@ MOST_LAYERS = 8
 #: Widest row that a layer gives, and the finest grid that a map is averaged over.
 WIDEST, FINEST = 512, 8
 
-#: Most inputs that pass through the network at once; and on a CPU, how many numbers they have, if
-#: that are at least so many inputs. The activations of more do not fit in memory that is reused: a
-#: small convolutional network took twice the time.
-BATCH, NUMBERS, FEWEST = 1000, 2**18, 16
+#: Most inputs that pass through the network at once; and on a CPU, about how many numbers they
+#: have, if that are at least so many inputs. The activations of more do not fit in memory that is
+#: reused: a small convolutional network took twice the time.
+BATCH, NUMBERS, FEWEST = 1000, 2**17, 16
 
 #: Numbers of maps for which a CPU starts operations longer than it computes.
 SMALL_MAPS = 2**15
@@ -101,34 +102,26 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
         found = cell_kernel.cell_means(maps, grid)
         if found is not None:
             return found
+    dtype = torch.promote_types(maps.dtype, torch.float32)
+    if grid > 1 and _as_product(maps, equal):
+        bands = grid if equal else 1  # of whole rows of the map, with a row of cells each
+        shares = _shares(height // bands, width, grid // bands, grid).to(dtype)
+        places = maps.to(dtype).reshape(-1, shares.shape[1])
+        return product(places, shares).view(*maps.shape[:2], grid, grid)
     # compared last: in a graph the number of maps is not known
     if grid == 1 or not equal or (not maps.is_cuda and maps.numel() <= SMALL_MAPS):
-        if grid > 1 and _as_product(maps):
-            return (maps.flatten(2) @ _shares(height, width, grid)).unflatten(2, (grid, grid))
         return functional.adaptive_avg_pool2d(maps, grid)
     # whole rows of the map are added up first, which is most of the work
-    bands = maps.to(torch.promote_types(maps.dtype, torch.float32)).unflatten(2, (grid, -1))
-    columns = bands.sum(3) if maps.is_cuda else _row_sums(bands)
-    return _last_mean(columns.unflatten(3, (grid, width // grid))) / (height // grid)
+    columns = maps.to(dtype).unflatten(2, (grid, -1)).sum(3)
+    return columns.unflatten(3, (grid, width // grid)).mean(-1) / (height // grid)
 
 
-def _row_sums(bands: Tensor) -> Tensor:  # (..., rows, W) -> (..., W)
-    """Sums of the rows, by halves: a CPU adds long pieces several times as fast as short ones."""
-    (rows, width), found = bands.shape[-2:], bands.flatten(-2)
-    while rows > 1:
-        half, odd = rows // 2 * width, found[..., 2 * (rows // 2) * width :]
-        found = found[..., :half] + found[..., half : 2 * half]
-        if rows % 2:
-            found[..., :width] += odd
-        rows //= 2
-    return found
-
-
-def _as_product(maps: Tensor) -> bool:
+def _as_product(maps: Tensor, equal: bool) -> bool:
     """Whether a product with the shares of all places is faster than torch's pooling."""
-    if torch.compiler.is_compiling() or maps.dtype != torch.float32 or not _exact_products(maps):
+    if torch.compiler.is_compiling() or not _exact_products(maps) or maps.numel() <= SMALL_MAPS:
         return False
-    return maps.shape[2] * maps.shape[3] <= FEW_PLACES and maps.numel() > SMALL_MAPS
+    few = maps.shape[2] * maps.shape[3] <= FEW_PLACES
+    return equal or (few and maps.dtype == torch.float32)
 
 
 def _exact_products(values: Tensor) -> bool:
@@ -137,10 +130,11 @@ def _exact_products(values: Tensor) -> bool:
 
 
 @cache
-def _shares(height: int, width: int, grid: int) -> Tensor:  # (H W, grid²)
-    """Shares of the places of a map in the means of cells, which may overlap."""
-    places = torch.eye(height * width, dtype=torch.float32, device="cpu")
-    return functional.adaptive_avg_pool2d(places.view(-1, 1, height, width), grid).flatten(1)
+def _shares(height: int, width: int, rows: int, columns: int) -> Tensor:  # (cells, H W)
+    """Shares of the places of a map in the means of its cells, which may overlap."""
+    sizes = (height, rows), (width, columns)
+    along = [functional.adaptive_avg_pool1d(torch.eye(size, device="cpu"), n) for size, n in sizes]
+    return torch.kron(*along).T.contiguous()
 
 
 def _last_mean(values: Tensor) -> Tensor:  # (..., q) -> (...)
@@ -279,8 +273,9 @@ def run_in_batches(
     device, count, parts = device_of(net), example.rows, []
     size = BATCH
     if device.type == "cpu" and count > FEWEST:
-        numbers = sum(part.numel() for part in example.tensors.values()) // count
-        size = min(BATCH, max(FEWEST, NUMBERS // max(1, numbers)))
+        numbers = sum(part.numel() for part in example.tensors.values())
+        # parts of equal length
+        size = min(BATCH, -(-count // max(1, min(round(numbers / NUMBERS), count // FEWEST))))
     for start in range(0, max(1, count), size):
         part = example if count <= size else example.take(slice(start, start + size))
         part = part.mapped(lambda part: part.to(device))

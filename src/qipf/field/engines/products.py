@@ -1,0 +1,46 @@
+"""Products of rows with rows in float32, by the library that computes them fastest.
+
+On a CPU torch multiplies matrices with MKL, which uses 512-bit vectors on Intel's processors alone.
+oneDNN, with which torch computes convolutions, uses them on all that have them.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+#: Fewest multiplications, and fewest of the other rows, for which oneDNN is used: a call takes
+#: longer than the product of less, and reading the rows takes longer than a product with fewer.
+FEWEST, NARROWEST = 2**20, 32
+
+
+def product(rows: Tensor, others: Tensor) -> Tensor:  # (n, d), (m, d) -> (n, m)
+    """``rows @ others.T``, about twice as fast on processors with 512-bit vectors.
+
+    >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
+    tensor([[11., 17.]])
+    """
+    if _usable(rows, others):
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, others, None, "none", [], "")
+        return found
+    return rows @ others.T
+
+
+def _usable(rows: Tensor, others: Tensor) -> bool:
+    """Whether oneDNN can compute the product, and faster."""
+    if torch.compiler.is_compiling() or rows.device.type != "cpu":
+        return False
+    if rows.dtype != torch.float32 or others.dtype != torch.float32:
+        return False
+    if torch.is_grad_enabled() and (rows.requires_grad or others.requires_grad):
+        return False
+    if len(others) < NARROWEST or rows.numel() * len(others) < FEWEST:
+        return False
+    return _installed() and bool(torch.backends.mkldnn.enabled)
+
+
+@cache
+def _installed() -> bool:
+    """Whether torch has oneDNN, and the processor 512-bit vectors."""
+    known = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return known and torch.backends.cpu.get_cpu_capability() == "AVX512"
