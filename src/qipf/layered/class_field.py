@@ -163,7 +163,7 @@ class ClassField:
         if self._tiled(units):
             sums = self._sums(units, bandwidths)
             return [self._values(by_class, nearest) for by_class, nearest in sums]
-        return self._chained(units @ self.embeddings.T, bandwidths)
+        return self._chained(product(units, self.embeddings), bandwidths)
 
     def _chained(self, cosines: Tensor, bandwidths: list[float]) -> list[FieldValues]:
         """Values at every bandwidth; narrower kernels are squares of wider ones where they can.
@@ -203,7 +203,7 @@ class ClassField:
         found = []
         size = max(1, by_device(BLOCK, points) // len(self.embeddings))
         for part, mine in zip(points.split(size), own.split(size), strict=True):
-            cosines = part @ self.embeddings.T
+            cosines = product(part, self.embeddings)
             known = (mine >= 0).nonzero()[:, 0]
             cosines[known, mine[known]] = -math.inf
             found += self._chained(cosines, [self.bandwidth])
@@ -223,7 +223,7 @@ class ClassField:
         found = []
         size = max(1, by_device(BLOCK, rows) // len(self.embeddings))
         for part, wanted in zip(rows.split(size), classes.split(size), strict=True):
-            cosines = self.metric(part) @ self.embeddings.T
+            cosines = product(self.metric(part), self.embeddings)
             others = self.labels != wanted[:, None]
             found.append(
                 cosines.masked_fill(others, -math.inf).topk(min(count, len(self.embeddings)))

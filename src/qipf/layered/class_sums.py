@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from qipf.field.engines.base import blocks, by_device
 from qipf.field.engines.online import LOG2_E, online_step, padded
+from qipf.field.engines.products import product
 
 #: Scores in a tile, by kind of device. 4 MB fit in a CPU's shared cache. Smaller tiles were 5%
 #: faster alone, and several times slower when other programs compete for the cores: threads
@@ -88,15 +89,13 @@ class ClassSums:
 
     def _chained(self, rows: Tensor, inverse: float, squarings: list[int]) -> list[Sums]:
         """The sums at the bandwidth 1/√inverse, and then after the given squarings each."""
-        columns = padded(rows * (inverse * LOG2_E)).T  # (d, n')
-        wide = columns.shape[1]
+        scaled = padded(rows * (inverse * LOG2_E))  # (n', d)
+        wide = len(scaled)
         top = rows.new_full((wide,), -math.inf)
         sums = [rows.new_zeros(self.classes, wide) for _ in squarings]
         size = max(1, by_device(TILE, rows) // wide // CHUNK) * CHUNK
-        held = rows.new_empty(min(size, len(self.embeddings)), wide)  # memory of every tile
         for tile in blocks(len(self.embeddings), size):
-            scores = torch.mm(self.embeddings[tile], columns, out=held[: tile.stop - tile.start])
-            kernel, lowered, top = online_step(scores, top)
+            kernel, lowered, top = online_step(product(self.embeddings[tile], scaled), top)
             segments = slice(
                 self._before[tile.start // CHUNK], self._before[-(-tile.stop // CHUNK)]
             )
@@ -105,6 +104,7 @@ class ClassSums:
                 for _ in range(steps):
                     kernel, lowered = kernel.square_(), lowered.square_()
                 whole.mul_(lowered).index_add_(0, labels, self._by_segment(kernel, tile, segments))
+            del kernel  # before the memory of the next tile is taken
         nearest, found = (top[: len(rows)].double() / LOG2_E - inverse).to(rows), []
         for whole, steps in zip(sums, squarings, strict=True):
             nearest = nearest * 2**steps

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from qipf.field.engines.products import product
 from qipf.layered.class_field import LARGEST_TABLE, ClassField
 from qipf.layered.distilled_centers import Targets, fit_centers
 from qipf.layered.effort import FULL, Effort
@@ -170,7 +171,7 @@ def clustered_field(field: ClassField, size: int, random: torch.Generator) -> Cl
         k = max(1, size * len(members) // len(field.embeddings))
         means = own[torch.randperm(len(own), generator=random)[:k].to(own.device)].clone()
         for _ in range(LLOYD):
-            nearest = torch.cat([(part @ means.T).argmax(1) for part in own.split(COMPARED)])
+            nearest = torch.cat([product(part, means).argmax(1) for part in own.split(COMPARED)])
             sums = torch.zeros_like(means).index_add_(0, nearest, own * weights[:, None])
             mass = weights.new_zeros(k).index_add_(0, nearest, weights)
             means = functional.normalize(torch.where(mass[:, None] > 0, sums, means), dim=1)
@@ -237,6 +238,6 @@ def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)
         members = (field.labels == label).nonzero()[:, 0]
         mine = (small.labels == label).nonzero()[:, 0]
         for part in mine.split(1000):
-            nearest = (small.embeddings[part] @ field.embeddings[members].T).argmax(1)
+            nearest = product(small.embeddings[part], field.embeddings[members]).argmax(1)
             found[part] = members[nearest]
     return found

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qipf.field.engines.online import LOG2_E
+from qipf.field.engines.products import product
 from qipf.layered.class_field import SMALLEST, ClassField
 from qipf.layered.metric import Metric, units_of
 from qipf.layered.replays import repeated
@@ -104,24 +105,24 @@ def fit_centers(
         chosen = drawn.index_select(0, adam.step)[0]
         points, labels, log_fields = (part[chosen] for part in target)
         inverse = _inverse(start.bandwidth, widening)
-        rows, lengths = units_of(points @ projection)
+        rows, lengths = units_of(product(points, projection.T))
         shares = torch.softmax(log_weights, 0)
         # in base 2, see `qipf.field.engines.online`
         scale = inverse * LOG2_E
-        scores = torch.addmm(shares.log2() - scale, rows * scale, places.T)  # (n, K)
+        scores = product(rows * scale, places).add_(shares.log2() - scale)  # (n, K)
         top = scores.amax(1, keepdim=True)
         kernel, nearest = scores.sub_(top).exp2_(), top / LOG2_E
-        sums = (by_class @ kernel.T).T.clamp(min=SMALLEST)  # faster than kernel @ by_class.T
+        sums = product(by_class, kernel).T.clamp(min=SMALLEST)  # faster than the other way round
         slopes = _slopes(sums, nearest, labels, log_fields) / batch
-        pull = kernel.mul_((slopes / sums) @ by_class)  # (n, K) derivative by the scores
+        pull = kernel.mul_(product(slopes / sums, by_class.T))  # (n, K) derivative by the scores
         total = pull.sum(0)
-        by_place = pull.T @ rows
+        by_place = product(rows.T, pull.T).T.contiguous()
         along = (by_place * places).sum(1, keepdim=True)  # (K, 1) sums of pulls times cosines
         # along the sphere, and without a change of the weights' sum
         by_place.addcmul_(along, places, value=-1).mul_(inverse)
         by_weight = total - total.sum() * shares
         by_widening = (along.sum() - total.sum()) * _slope(start.bandwidth, widening)
-        by_row = pull @ places * inverse
+        by_row = product(pull, places.T) * inverse
         by_row -= (by_row * rows).sum(1, keepdim=True) * rows
         by_row /= lengths[:, None].clamp(min=SHORTEST).to(by_row)
         adam((by_place, by_weight, by_widening, points.T @ by_row))

@@ -23,6 +23,7 @@ import torch
 from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
+from qipf.field.engines.products import product
 from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, energy, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite, Rows
@@ -96,7 +97,7 @@ class RowLengths:
 
     def unusual_part(self, rows: Rows) -> Tensor:  # (n, r)
         """What the last row has in the directions in which training rows vary least."""
-        return (rows[self.sites[-1]].float() - self.mean) @ self.outside
+        return product(rows[self.sites[-1]].float() - self.mean, self.outside.T)
 
     def beside(
         self,

@@ -10,6 +10,7 @@ from qipf.errors import warn
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.field.engines.base import blocks
+from qipf.field.engines.products import product
 from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
@@ -84,7 +85,7 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
         # not fitted to a bandwidth: that is chosen later
         small = coreset(own, max(1, size * len(members) // len(field.embeddings)))
         found = unit_length(small.centers.to(own))
-        nearest = torch.cat([(part @ own.T).argmax(1) for part in found.split(1000)])
+        nearest = torch.cat([product(part, own).argmax(1) for part in found.split(1000)])
         embeddings.append(found)
         counts.append(small.weights.to(own))
         labels.append(field.labels[members][: len(found)])

@@ -93,3 +93,29 @@ def test_a_graph_has_a_plain_product(calls):
     assert "mkldnn" not in str(program.graph)
     torch.testing.assert_close(program.module()(*inputs), inputs[0] @ inputs[1].T)
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None,  # not there
+        lambda rows, others: rows @ others.T,  # fewer arguments
+        lambda rows, others, *options: rows @ others.T + 1,  # something else
+    ],
+)
+def test_another_version_of_onednn_is_not_used(other, monkeypatch):
+    class Operations:
+        if other is not None:
+            _linear_pointwise = staticmethod(other)
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Operations())
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    assert not subject._installed.__wrapped__()
+
+
+@pytest.mark.parametrize(("available", "vectors"), [(False, "AVX512"), (True, "AVX2")])
+def test_without_onednn_or_long_vectors_it_is_not_used(available, vectors, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: available)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
+    assert not subject._installed.__wrapped__()
