@@ -118,3 +118,19 @@ def test_no_row_is_drawn_twice_before_all_whole_batches(rows, batch, steps):
     assert found.shape == (steps, batch)
     for order in found.split(rows // batch):
         assert len(set(order.flatten().tolist())) == order.numel()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs need a GPU")
+def test_a_graph_of_the_steps_gives_what_the_steps_give(monkeypatch):
+    full = whole(1000)
+    start, random = clustered(full, 30), torch.Generator().manual_seed(0)
+    targets = fit_targets(full.embeddings, full.labels, *blends(full, random))
+    start, targets = start.to(torch.device("cuda")), [part.cuda() for part in targets]
+    metric, found = PLAIN.to(torch.device("cuda")), []
+    for graphs in "01":
+        monkeypatch.setenv("QIPF_CUDA_GRAPHS", graphs)
+        random = torch.Generator().manual_seed(0)
+        given = distilled_centers.Targets(*targets)
+        found.append(fit_centers(start, metric, torch.eye(6).cuda(), given, random, 20)[0])
+    torch.testing.assert_close(found[0].embeddings, found[1].embeddings, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found[0].counts, found[1].counts, rtol=1e-3, atol=0)

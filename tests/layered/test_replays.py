@@ -182,20 +182,33 @@ def test_a_step_is_repeated_by_a_graph_on_a_gpu(times, graphs, monkeypatch):
         assert done == ["step"] * min(times, 2) + graph * max(0, times - 2)
 
 
-def test_a_step_that_cannot_be_captured_is_called(monkeypatch):
+@pytest.mark.parametrize("late", [False, True])  # when the capture begins, or when it ends
+def test_a_step_that_cannot_be_captured_is_called(late, monkeypatch):
+    """And the stream is the one of before, as torch's own context does not leave it there."""
+    monkeypatch.setenv("QIPF_CUDA_GRAPHS", "1")
+    done, streams = [], ["before"]
+
     class Capture:
-        def __init__(self, graph, capture_error_mode):
-            pass
+        def __init__(self, graph, stream, capture_error_mode):
+            streams.append(stream)
 
         def __enter__(self):
-            raise RuntimeError("operation not permitted when stream is capturing")
+            if not late:
+                raise RuntimeError("operation not permitted when stream is capturing")
 
         def __exit__(self, *_):
-            pass
+            raise RuntimeError("operation failed due to a previous error during capture")
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph", Capture)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    done = []
+    for name, value in {
+        "CUDAGraph": object,
+        "graph": Capture,
+        "device": lambda _: nullcontext(),
+        "Stream": lambda: "of the capture",
+        "current_stream": lambda: streams[-1],
+        "set_stream": streams.append,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
     steps = subject.repeated(lambda: done.append("step"), 4, torch.device("cuda"))
-    assert len(list(steps)) == len(done) == 4
+    assert len(list(steps)) == 4
+    assert len(done) == 4 + late  # recorded, and then done
+    assert streams == ["before", "of the capture", "before"]

@@ -14,6 +14,7 @@ from qipf.network.features import (
     MOST_LAYERS,
     WIDEST,
     LayerSite,
+    _shares,
     cell_means,
     chosen_sites,
     flatten_pooling,
@@ -287,6 +288,19 @@ def test_parts_are_the_whole(monkeypatch):
         torch.testing.assert_close(rows[site], whole[1][site])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_means_of_cells_do_not_depend_on_the_default_type(dtype):
+    maps = numbers(30, 40, 12, 12)
+    torch.set_default_dtype(dtype)
+    _shares.cache_clear()
+    try:
+        found = cell_means(maps, 3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        _shares.cache_clear()
+    torch.testing.assert_close(found, functional.adaptive_avg_pool2d(maps, 3))
+
+
 def test_on_a_cpu_large_inputs_pass_in_small_parts_of_equal_length(monkeypatch):
     seen = []
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
@@ -295,21 +309,24 @@ def test_on_a_cpu_large_inputs_pass_in_small_parts_of_equal_length(monkeypatch):
     monkeypatch.setattr("qipf.network.features.NUMBERS", 20 * 16)
     images = numbers(45, 4, 4)
     torch.testing.assert_close(run_in_batches(net, images, [])[0], net(images))
-    assert seen == [23, 22, 45]
+    assert seen == [22, 23, 45]
     seen.clear()
     monkeypatch.setattr("qipf.network.features.NUMBERS", 18 * 16)
     run_in_batches(net, images, [])
     run_in_batches(net, images[:26], [])
-    assert seen == [23, 22, 26]  # the number of parts is rounded
+    assert seen == [22, 23, 26]  # the number of parts is rounded
     seen.clear()
     monkeypatch.setattr("qipf.network.features.NUMBERS", 1)
     run_in_batches(net, numbers(50, 4, 4), [])
     run_in_batches(net, images[:1], [])
-    assert seen == [17, 17, 16, 1]  # never fewer than FEWEST at once, but for few inputs
+    assert seen == [16, 17, 17, 1]  # never fewer than FEWEST at once, but for few inputs
+    seen.clear()
+    run_in_batches(net, numbers(273, 4, 4), [])
+    assert seen == [16] * 16 + [17]
     seen.clear()
     monkeypatch.setattr("qipf.network.features.BATCH", 16)
     run_in_batches(net, images, [])
-    assert seen == [16, 16, 13]
+    assert seen == [15, 15, 15]
 
 
 def test_no_examples():

@@ -8,6 +8,7 @@ a call on another stream waits until those are done.
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ MOST_GRAPHS = 4
 #: allocates, one after the other, is at most one part in so many of the free memory.
 MEMORY_SHARE, FREE_SHARE = 32, 2
 
-#: Calls of a step before it is captured: what is allocated once must not be in the graph.
+#: Calls of a step before it is captured: the first ones load kernels.
 WARM = 2
 
 #: How far outputs of a graph may be from those of the call that it repeats.
@@ -144,7 +145,7 @@ class _Graph:
                 raise _TooLargeError
             before = torch.cuda.memory_reserved(device)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            with _capture(self._graph, stream):
                 self._outputs = function(*self._inputs)
             held = torch.cuda.memory_reserved(device) - before
             if MEMORY_SHARE * held > torch.cuda.get_device_properties(device).total_memory:
@@ -208,10 +209,19 @@ def _captured_step(step: Callable[[], None], device: torch.device) -> Callable[[
     """The function as a graph; the function itself if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.device(device), _capture(graph, torch.cuda.Stream()):
             step()  # is recorded, not done
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except Exception:  # an operation that waits for the device
+    except Exception:  # an operation that waits for the device, or too little memory
         return step
     return graph.replay
+
+
+@contextmanager
+def _capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> Iterator[None]:
+    """What is done becomes the graph, on a stream that is left again, also after an error."""
+    here = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            yield
+    finally:
+        torch.cuda.set_stream(here)  # torch itself leaves it only if the capture succeeds

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,9 +28,9 @@ MOST_LAYERS = 8
 #: Widest row that a layer gives, and the finest grid that a map is averaged over.
 WIDEST, FINEST = 512, 8
 
-#: Most inputs that pass through the network at once; and on a CPU, about how many numbers they
-#: have, if that are at least so many inputs. The activations of more do not fit in memory that is
-#: reused: a small convolutional network took twice the time.
+#: Most inputs that pass through the network at once; and on a CPU, where the parts are of equal
+#: length, about how many numbers a part has, and how many inputs at least. The activations of more
+#: do not fit in memory that is reused: a small convolutional network took twice the time.
 BATCH, NUMBERS, FEWEST = 1000, 2**17, 16
 
 #: Numbers of maps for which a CPU starts operations longer than it computes.
@@ -132,8 +133,10 @@ def _exact_products(values: Tensor) -> bool:
 @cache
 def _shares(height: int, width: int, rows: int, columns: int) -> Tensor:  # (cells, H W)
     """Shares of the places of a map in the means of its cells, which may overlap."""
-    sizes = (height, rows), (width, columns)
-    along = [functional.adaptive_avg_pool1d(torch.eye(size, device="cpu"), n) for size, n in sizes]
+    along = []
+    for size, number in ((height, rows), (width, columns)):
+        places = torch.eye(size, dtype=torch.float32, device="cpu")
+        along.append(functional.adaptive_avg_pool1d(places, number))
     return torch.kron(*along).T.contiguous()
 
 
@@ -271,13 +274,13 @@ def run_in_batches(
     """
     example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
     device, count, parts = device_of(net), example.rows, []
-    size = BATCH
+    bounds = [*range(0, max(1, count), BATCH), count]
     if device.type == "cpu" and count > FEWEST:
         numbers = sum(part.numel() for part in example.tensors.values())
-        # parts of equal length
-        size = min(BATCH, -(-count // max(1, min(round(numbers / NUMBERS), count // FEWEST))))
-    for start in range(0, max(1, count), size):
-        part = example if count <= size else example.take(slice(start, start + size))
+        number = max(len(bounds) - 1, min(round(numbers / NUMBERS), count // FEWEST))
+        bounds = [count * k // number for k in range(number + 1)]
+    for start, stop in pairwise(bounds):
+        part = example if len(bounds) == 2 else example.take(slice(start, stop))
         part = part.mapped(lambda part: part.to(device))
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))

@@ -114,6 +114,25 @@ def test_another_version_of_onednn_is_not_used(other, monkeypatch):
     assert not subject._installed.__wrapped__()
 
 
+def test_onednn_is_used_where_it_is_there(calls, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert subject._installed.__wrapped__()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_trace_has_a_plain_product(calls):
+    inputs = numbers(3, 8), numbers(WIDE, 8, seed=1)
+    traced = torch.jit.trace(product, inputs, check_trace=False)
+    assert "mkldnn" not in str(traced.graph)
+    torch.testing.assert_close(traced(*inputs), inputs[0] @ inputs[1].T)
+    assert calls == []
+
+
 @pytest.mark.parametrize(("available", "vectors"), [(False, "AVX512"), (True, "AVX2")])
 def test_without_onednn_or_long_vectors_it_is_not_used(available, vectors, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: available)

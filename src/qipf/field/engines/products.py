@@ -15,7 +15,7 @@ FEWEST, NARROWEST = 2**20, 32
 
 
 def product(rows: Tensor, others: Tensor) -> Tensor:  # (n, d), (m, d) -> (n, m)
-    """``rows @ others.T``, about twice as fast on processors with 512-bit vectors.
+    """``rows @ others.T``, about twice as fast as by MKL on AMD's processors with 512-bit vectors.
 
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
     tensor([[11., 17.]])
@@ -26,8 +26,8 @@ def product(rows: Tensor, others: Tensor) -> Tensor:  # (n, d), (m, d) -> (n, m)
 
 
 def _usable(rows: Tensor, others: Tensor) -> bool:
-    """Whether oneDNN can compute the product, and faster."""
-    if torch.compiler.is_compiling() or rows.device.type != "cpu":
+    """Whether oneDNN can compute the product, and is expected to be faster."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or rows.device.type != "cpu":
         return False
     if rows.dtype != torch.float32 or others.dtype != torch.float32:
         return False
@@ -45,7 +45,7 @@ def _installed() -> bool:
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    rows = torch.arange(6.0, device="cpu").view(3, 2)
+    rows = torch.arange(6, dtype=torch.float32, device="cpu").view(3, 2)
     try:
         return bool(torch.equal(_by_onednn(rows, rows), rows @ rows.T))
     except (AttributeError, RuntimeError, TypeError):  # it is no public part of torch
