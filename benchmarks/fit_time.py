@@ -5,7 +5,8 @@
 Passes of the network are counted apart: those over the training images, and those over held-out
 and perturbed ones. Mean ROC-AUC and PR-AUC of error detection are over the levels of the paper's
 corruptions, on the first `--images` test images. On the CPU, seconds are those of the processor
-with `--threads` threads (1: other load does not count); on a GPU they are of the clock, of a second
+with `--threads` threads (1: other load does not count), or of the clock with `--clock`, for a
+machine that does nothing else; on a GPU they are of the clock, of a second
 fit; `first_fit` is the one before, which for the first network also loads the kernels. Writes
 results/fit-time-DEVICE.csv; rows of other networks stay.
 """
@@ -33,6 +34,9 @@ from qipf.layered import model as layered_model
 from qipf.metrics.error_detection import evaluate
 from qipf.network import features
 
+#: Columns that tell rows apart.
+KEY = ("network", "effort", "seconds")
+
 #: Stages by the functions of `qipf.layered.model` that they are.
 STAGES = {
     "sample_examples": "reading",
@@ -46,16 +50,17 @@ STAGES = {
 class Clock:
     """Seconds by stage; those of the network's passes apart."""
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    def __init__(self, device: str, by_clock: bool = False) -> None:
+        self.device, self.by_clock = device, by_clock
         self.seconds: dict[str, float] = {}
         self._stage = ""
 
     def now(self) -> float:
         """Seconds since some time."""
-        if self.device == "cpu":
+        if self.device == "cpu" and not self.by_clock:
             return time.process_time()
-        torch.cuda.synchronize()
+        if self.device != "cpu":
+            torch.cuda.synchronize()
         return time.perf_counter()
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +89,9 @@ class Clock:
             yield
 
 
-def rows_of(bench: NetworkBench, efforts: list[str], images: int) -> Iterator[dict[str, str]]:
+def rows_of(
+    bench: NetworkBench, efforts: list[str], images: int, by_clock: bool = False
+) -> Iterator[dict[str, str]]:
     """A line for each effort."""
     data, net, device = bench.dataset, bench.network, bench.setting.device
     parts = zip(data.train_images.split(1000), data.train_labels.split(1000), strict=True)
@@ -96,7 +103,7 @@ def rows_of(bench: NetworkBench, efforts: list[str], images: int) -> Iterator[di
     for effort in efforts:
         besides = []
         for _ in range(1 if device == "cpu" else 2):
-            clock = Clock(device)
+            clock = Clock(device, by_clock)
             with clock.watching():
                 start = clock.now()
                 model = qipf.LayeredQIPF(net, reduction="distilled", effort=effort).fit(train)
@@ -122,6 +129,7 @@ def rows_of(bench: NetworkBench, efforts: list[str], images: int) -> Iterator[di
             "effort": effort,
             "reduction": model.reduction,
             "threads": str(torch.get_num_threads()),
+            "seconds": "clock" if by_clock or device != "cpu" else "processor",
             **{name: f"{value:.1f}" for name, value in seconds.items()},
             "first_fit": "" if device == "cpu" else f"{besides[0]:.1f}",
             "roc_auc": f"{means[0]:.5f}",
@@ -135,6 +143,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", action="store_true")
     parser.add_argument("--networks", nargs="+", required=True)
     parser.add_argument("--efforts", nargs="+", default=["full", "fast"])
     parser.add_argument("--images", type=int, default=1000)
@@ -144,14 +153,15 @@ def main() -> None:
     output = options.output or Path(f"results/fit-time-{options.device}.csv")
     setting = Setting(find("paper"), options.run, options.device, options.data)
     for network in options.networks:
-        for row in rows_of(NetworkBench(setting, network), options.efforts, options.images):
+        bench = NetworkBench(setting, network)
+        for row in rows_of(bench, options.efforts, options.images, options.clock):
             print(*row.values(), sep="  ", flush=True)
             rows = []
             if output.exists():
                 with output.open(newline="") as lines:
                     rows = list(csv.DictReader(lines))
-            mine = (row["network"], row["effort"])
-            rows = [old for old in rows if (old["network"], old["effort"]) != mine] + [row]
+            mine = [row[name] for name in KEY]
+            rows = [old for old in rows if [old[name] for name in KEY] != mine] + [row]
             with output.open("w", newline="") as lines:
                 writer = csv.DictWriter(lines, list(row))
                 writer.writeheader()

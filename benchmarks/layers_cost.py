@@ -4,7 +4,7 @@
     python benchmarks/layers_cost.py --no-fit [--device cuda]
 
 Every method gets the same images and gives an uncertainty for each, the network's pass included.
-Times are medians of rounds in which all methods take turns, each round starting with another one,
+Times are medians of rounds in which all methods take turns in a random order,
 for batches of 1, 32, 200 (on a CPU) and 1,000 images, and ratios to the bare network's time in the
 same rounds; a batch for which the bare network takes more than `LONGEST` seconds is left out. A
 method that raises an error is reported and left out. With `--busy`, for a machine that does other
@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import random
 import tempfile
 import time
 import traceback
@@ -115,7 +116,10 @@ def timed(work: Callable[[], object], device: str) -> float:
 
 
 def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[str, float]:
-    """Median time of each, in rounds in which they take turns; each starts with another one."""
+    """Median time of each, in rounds in which they take turns, in a random order.
+
+    What runs before leaves its own memory in the caches.
+    """
     least, most = ROUNDS
     order = []
     for name in work:
@@ -128,8 +132,7 @@ def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[
     for number in range(most):
         if number >= least and clock() - start > BUDGET[device]:
             break
-        first = number % len(order)
-        for name in order[first:] + order[:first]:
+        for name in random.Random(number).sample(order, len(order)):
             found[name].append(timed(work[name], device))
     return {name: median(times) for name, times in found.items()}
 
