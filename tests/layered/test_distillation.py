@@ -270,6 +270,20 @@ def test_the_seed_decides(monkeypatch):
     assert torch.equal(full.embeddings, whole(200).embeddings)  # not changed
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_of_numbers_does_not_matter(dtype, monkeypatch):
+    monkeypatch.setattr(distillation, "STEPS", 3)
+    full = whole(200)
+    wanted = distilled_field(full, 20, 4, NONE, HELD, seed=1)
+    torch.set_default_dtype(dtype)
+    try:
+        found = distilled_field(full, 20, 4, NONE, HELD, seed=1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found.embeddings, wanted.embeddings)
+    assert torch.equal(found.metric.directions, wanted.metric.directions)
+
+
 def test_a_fit_is_compared_with_clusters_at_rows_that_are_in_neither(monkeypatch):
     full, start = whole(300), clustered(whole(300), 30)
     seen = []

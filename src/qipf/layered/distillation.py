@@ -16,6 +16,7 @@ rows that are unlike all rows of the fit.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -136,7 +137,7 @@ def distilled_field(
     start, device = clustered_field(field, size, random), field.embeddings.device
     if not is_fitted(size, len(field.embeddings), field.classes):
         return start
-    first = torch.eye(field.embeddings.shape[1], device=device)[:, -dimension:]  # spread most
+    first = torch.eye(field.embeddings.shape[1]).to(field.embeddings)[:, -dimension:]  # spread most
     start = _projected(start, first)
     own = torch.randperm(len(field.embeddings), generator=random)[:MOST_ROWS].to(device)
     points = torch.cat([field.embeddings[own], *map(field.metric, copies.rows.split(COMPARED))])
@@ -208,9 +209,10 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """Points (n, d) between two of the centres, with noise, and the logarithms of their fields."""
     places, device = field.embeddings, field.embeddings.device
     first, second = torch.randint(len(places), (2, BLENDS), generator=random).to(device)
-    share = SECOND * torch.rand(BLENDS, 1, generator=random).to(device)
-    length = NOISE * torch.rand(BLENDS, 1, generator=random).to(device)
-    noise = torch.randn(BLENDS, places.shape[1], generator=random).to(device)
+    # of their own type: the default one may be another
+    drawn = partial(torch.rand, BLENDS, 1, generator=random, dtype=torch.float32)
+    share, length = SECOND * drawn().to(device), NOISE * drawn().to(device)
+    noise = torch.randn(BLENDS, places.shape[1], generator=random, dtype=torch.float32).to(device)
     noise = noise * length / math.sqrt(places.shape[1])
     points = unit_length((1 - share) * places[first] + share * places[second] + noise)
     few = field.thinned(MOST_CENTERS)
