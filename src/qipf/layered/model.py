@@ -80,8 +80,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         weights.
     effort : ``"full"``, or ``"fast"`` for a fit that tries out less: at most 250 held-out examples
         and smaller trials.
-    random_state : seed of the samples and the perturbations. A fit is repeated exactly with the same
-        batches, number of threads and machine; others round differently, which the fit enlarges.
+    random_state : seed of the samples and the perturbations. Fits with the same batches, number of
+        threads and machine are equal; others round differently, which the fit enlarges.
     nan_policy : ``"raise"`` for inputs with NaN or infinity in the network's output, or
         ``"propagate"``: the others are scored, and these have scores and p-values of NaN and are
         not accepted. `fit`, `calibrate` and `explain` always raise.
