@@ -111,6 +111,32 @@ def test_another_width_is_the_same_field_made_with_it(counts):
     assert other.metric is field.metric
 
 
+@pytest.mark.parametrize("deepest", [0.0, class_field.DEEPEST])
+@pytest.mark.parametrize(
+    "factor", [0.98, 1.02, 3.0]
+)  # of the narrowest kernel that needs no nearest
+def test_kernels_with_and_without_the_nearest_centre(deepest, factor, monkeypatch):
+    monkeypatch.setattr(class_field, "DEEPEST", deepest)
+    limit = math.sqrt(2 * class_field.LOG2_E / 100.0)
+    random = torch.Generator().manual_seed(0)
+    spread = 0.1 * torch.rand(40, 3, generator=random)
+    near = torch.nn.functional.normalize(torch.tensor([1.0, 0, 0]) + spread, dim=1)
+    labels = torch.arange(40) % 2
+    counts = 0.5 + torch.rand(40, generator=random)
+    plain = Metric(torch.zeros(3), torch.eye(3), False)
+    field = ClassField(plain, near, labels, 2, factor * limit, torch.arange(40), counts)
+    rows = torch.cat([near[:5], -near[:5], torch.eye(3), torch.zeros(1, 3)])  # antipodes too
+    found = field(rows)
+    cosines = (torch.nn.functional.normalize(rows, dim=1) @ near.T).double()
+    logs = (cosines - 1) / field.bandwidth**2 + counts.double().log()
+    by_class = torch.stack([logs[:, labels == c].logsumexp(1) for c in range(2)], 1)
+    total = by_class.logsumexp(1)
+    density = total - counts.double().sum().log()
+    torch.testing.assert_close(found.log_density.double(), density, rtol=1e-5, atol=1e-4)
+    posterior = (by_class - total[:, None]).exp()
+    torch.testing.assert_close(found.posterior.double(), posterior, rtol=1e-4, atol=1e-5)
+
+
 def test_widths_at_once_are_widths_one_by_one():
     field = field_of()
     for found, width in zip(

@@ -14,15 +14,21 @@ from torch import Tensor
 FEWEST, NARROWEST = 2**20, 32
 
 
-def product(rows: Tensor, others: Tensor) -> Tensor:  # (n, d), (m, d) -> (n, m)
-    """``rows @ others.T``, about twice as fast as by MKL on AMD's processors with 512-bit vectors.
+def product(
+    rows: Tensor,  # (n, d)
+    others: Tensor,  # (m, d)
+    added: Tensor | None = None,  # (m,)
+) -> Tensor:  # (n, m)
+    """``rows @ others.T``, and a number added for each of the others.
+
+    About twice as fast as by MKL on AMD's processors with 512-bit vectors.
 
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
     tensor([[11., 17.]])
     """
     if _usable(rows, others):
-        return _by_onednn(rows, others)
-    return rows @ others.T
+        return _by_onednn(rows, others, added)
+    return rows @ others.T if added is None else torch.addmm(added, rows, others.T)
 
 
 def _usable(rows: Tensor, others: Tensor) -> bool:
@@ -47,11 +53,12 @@ def _installed() -> bool:
         return False
     rows = torch.arange(6, dtype=torch.float32, device="cpu").view(3, 2)
     try:
-        return bool(torch.equal(_by_onednn(rows, rows), rows @ rows.T))
+        added = rows.sum(1)
+        return bool(torch.equal(_by_onednn(rows, rows, added), rows @ rows.T + added))
     except (AttributeError, RuntimeError, TypeError):  # it is no public part of torch
         return False
 
 
-def _by_onednn(rows: Tensor, others: Tensor) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, others, None, "none", [], "")
+def _by_onednn(rows: Tensor, others: Tensor, added: Tensor | None = None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, others, added, "none", [], "")
     return found
