@@ -42,33 +42,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from random_models import LARGEST, random_data, unfitted
 from torch import Tensor, nn
 
 import qipf
-from qipf.bench.datasets import Dataset
 from qipf.bench.methods import Batch, CleanData, Method, create
 from qipf.bench.methods.network import LayeredNetwork, unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
-from qipf.export.program import Example
-from qipf.layered.class_field import ClassField
-from qipf.layered.error_model import ErrorModel
-from qipf.layered.metric import Scatter, unit_length
-from qipf.layered.novelty import COLUMNS, NoveltyModel, RowLengths
-from qipf.network.features import chosen_sites, run_in_batches
+from qipf.network.features import run_in_batches
 
 SUITES = {"mnist_lenet": "paper", "cifar10_vgg3": "paper", "cifar10_resnet18": "modern"}
 BATCHES = {"cpu": (1, 32, 200, 1000), "cuda": (1, 32, 1000)}
-LARGEST = 1000
 PASSES = 10
 
 #: Seconds of the bare network for a batch that is still measured, and for one that is measured with
 #: methods of several passes; and of all rounds of a batch.
 LONGEST, SLOW, BUDGET = 5.0, 0.3, {"cpu": 8.0, "cuda": 2.0}
-
-#: Training and test images of the random data, which are as large as those of the networks.
-SHAPES = {"mnist_lenet": (60_000, 1, 28), "cifar10_vgg3": (50_000, 3, 32)}
-SHAPES["cifar10_resnet18"] = SHAPES["cifar10_vgg3"]
 
 #: Fewest and most rounds.
 ROUNDS = (3, 50)
@@ -139,18 +129,6 @@ def milliseconds(work: Mapping[str, Callable[[], object]], device: str) -> dict[
     return {name: median(times) for name, times in found.items()}
 
 
-def random_data(network: str) -> Dataset:
-    """Images of noise, as many and as large as those of the network's dataset."""
-    count, channels, size = SHAPES[network]
-    random = torch.Generator().manual_seed(0)
-    images = torch.randint(
-        256, (count + LARGEST, channels, size, size), generator=random, dtype=torch.uint8
-    )
-    labels = torch.arange(len(images)) % 10
-    names = tuple(map(str, range(10)))
-    return Dataset("random", images[:count], labels[:count], images[count:], labels[count:], names)
-
-
 def tensors_in(thing: Any, seen: dict[int, Any]) -> Iterator[tuple[int, int]]:
     """Address and bytes of all tensors and arrays that an object holds, caches included."""
     if id(thing) in seen or isinstance(thing, (str, bytes, int, float, type)):
@@ -192,35 +170,6 @@ def with_dropout(net: nn.Module, rate: float) -> nn.Module:
             layer.p = rate
             layer.train()
     return net
-
-
-def unfitted(
-    net: LayeredNetwork, images: Tensor, labels: Tensor, centers: int, layers: int
-) -> qipf.LayeredQIPF:
-    """A model with random centres in the last layers, as large as a fitted one."""
-    with torch.no_grad():
-        every = chosen_sites(net, lambda: net(images[:2]))
-        _, rows = run_in_batches(net, images, every)
-    sites = every[-layers:]
-    model, count, fields = qipf.LayeredQIPF(net), len(sites), {}
-    random = torch.Generator().manual_seed(0)
-    classes = (torch.arange(centers) * 10 // centers).to(net.device)  # sorted, as in a fitted field
-    for site in sites:
-        metric = Scatter(rows[site], labels, gain_free=False).metric(0.3, model.max_dimension)
-        units = unit_length(torch.randn(centers, metric.directions.shape[1], generator=random))
-        counts = 0.5 + torch.rand(centers, generator=random)
-        places = torch.arange(centers)
-        fields[site] = ClassField(metric, units.to(net.device), classes, 10, 0.2, places, counts)
-    model.layers_, model.fields_ = sites, tuple(fields.values())
-    model.weights_ = torch.full((1 + count,), 1 / (1 + count)).double()
-    model.error_model_ = ErrorModel.of(torch.ones(7 + count).double())
-    metrics = {site: field.metric for site, field in fields.items()}
-    model.lengths_ = RowLengths.of(rows, every, metrics)
-    size = 1 + count + model.lengths_.count
-    parameters = torch.ones(1 + COLUMNS + size + size**2).double()
-    model.novelty_model_ = NoveltyModel.of(parameters, count, model.lengths_.count)
-    model._set_fitted(Example((images[:2],), {}))
-    return model
 
 
 def models_of(

@@ -74,7 +74,7 @@ def test_it_detects_errors_better_than_entropy(model):
 def test_rows_in_parts_are_the_same(model, monkeypatch):
     features, logits, _ = FRESH
     whole = model.uncertainty(features, logits)
-    monkeypatch.setattr("qipf.layered.scorer.POSTERIORS", 7 * 4 * len(model.weights_))
+    monkeypatch.setattr("qipf.layered.mixture.POSTERIORS", 7 * 4 * len(model.weights_))
     np.testing.assert_allclose(model.uncertainty(features, logits), whole, rtol=1e-5, atol=1e-6)
 
 

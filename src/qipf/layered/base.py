@@ -18,7 +18,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import MOST_LAYERS, POSTERIORS, TuningPosteriors, evidence_of, thinning
+from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, rows_at_once, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
@@ -198,7 +198,7 @@ class LayeredModel(CalibrationMixin):
     def _evidence(self, logits: Tensor, rows: Rows) -> Evidence:
         """What both scores are computed from; in parts, as the posteriors take much memory."""
         scorer = self._scorer(logits.device)
-        size = max(1, POSTERIORS // (len(self.weights_) * logits.shape[1]))
+        size = rows_at_once(len(self.weights_), logits.shape[1])
         parts = [
             scorer.evidence(logits[part], {site: own[part] for site, own in rows.items()})[1]
             for part in blocks(len(logits), size)

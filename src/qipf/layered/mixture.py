@@ -139,6 +139,15 @@ TUNING_ROWS = 8000
 POSTERIORS = 2**21
 
 
+def rows_at_once(parts: int, classes: int) -> int:
+    """Number of rows whose posteriors, so many each, are held at a time.
+
+    >>> rows_at_once(5, 10), rows_at_once(5, 2**21)
+    (41943, 1)
+    """
+    return max(1, POSTERIORS // (parts * classes))
+
+
 @dataclass(frozen=True)
 class TuningPosteriors:
     """Posteriors of the softmax, first, and of fields for tuning rows, a column each."""
@@ -263,7 +272,7 @@ def tuning_posteriors(
     every = [field for field in fields.values() for _ in widths]
     parts = []
     for number, (logits, rows) in enumerate(progress(tuning.sets.values(), "weighting layers")):
-        size = max(1, POSTERIORS // (len(every) + 1) // logits.shape[1])
+        size = rows_at_once(len(every) + 1, logits.shape[1])
         for part in torch.arange(0, len(logits), step, device=logits.device).split(size):
             values = [
                 found

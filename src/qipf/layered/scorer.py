@@ -11,7 +11,7 @@ from qipf.field.engines.base import blocks, full_precision
 from qipf.layered.class_field import ClassField, FieldValues
 from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.fused_evidence import FusedEvidence, prepared
-from qipf.layered.mixture import POSTERIORS, evidence_of, posteriors_of
+from qipf.layered.mixture import evidence_of, posteriors_of, rows_at_once
 from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.layered.replays import Replays
 from qipf.layered.stacked_fields import FEW, StackedFields
@@ -119,7 +119,7 @@ class Scorer:
         In parts: with many classes the posteriors take much more memory than their mixture.
         """
         fused = self._fused(logits)
-        size = PART if fused else max(1, POSTERIORS // (len(self.weights) * logits.shape[1]))
+        size = PART if fused else rows_at_once(len(self.weights), logits.shape[1])
         compute = fused.scores if fused else self._scores
         parts = []
         for part in blocks(max(1, len(logits)), size):

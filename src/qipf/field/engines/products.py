@@ -26,7 +26,7 @@ def product(
     >>> product(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
     tensor([[11., 17.]])
     """
-    if _usable(rows, others):
+    if _usable(rows, others) and (added is None or added.is_contiguous()):  # oneDNN reads in order
         return _by_onednn(rows, others, added)
     return rows @ others.T if added is None else torch.addmm(added, rows, others.T)
 
