@@ -10,12 +10,14 @@ and perturbed, as the package has them), ``package/KIND`` (its pseudo-outliers o
 (test inputs of the known classes and of the others) and ``far/KIND``. No out-of-distribution set of
 the suite `ood` is read.
 
-Columns: ``unusual`` and ``odds`` (`qipf.layered.error_model.Evidence`), ``class_fields`` (minus the
-log of the largest class field of each layer), ``mixture`` (entropy and GEN of the mixture),
-``mahalanobis_layers`` and ``relative_layers`` (of the rows of each layer, log distance to the
-nearest class mean by the shrunk covariance within the classes, and the same minus that to the mean
-of all), ``cosine`` (minus that with the nearest class mean, last layer), ``logits``, and a column
-for each peer of the benchmark by its name.
+Columns: ``odds`` (`qipf.layered.error_model.Evidence`); ``unusual``: energy, densities and lengths
+as there, and the logarithm of what the last row has outside of half of its directions, which the
+package had at first; ``outside_N``: of the rows of each layer, the same outside of one in N
+directions; ``class_fields`` (minus the log of the largest class field of each layer), ``mixture``
+(entropy and GEN of the mixture), ``mahalanobis_layers`` and ``relative_layers`` (of the rows of
+each layer, log distance to the nearest class mean by the shrunk covariance within the classes, and
+the same minus that to the mean of all), ``cosine`` (minus that with the nearest class mean, last
+layer), ``logits``, and a column for each peer of the benchmark by its name.
 """
 
 from __future__ import annotations
@@ -70,6 +72,9 @@ TRAINED = 10_000
 
 HEAD = LayerSite("head", "input")
 
+#: One in so many directions are usual.
+SHARES = (16, 8, 4, 2)
+
 
 class Known:
     """A data set with some of its classes, relabelled, and the test inputs of the others."""
@@ -96,6 +101,7 @@ class LastRows:
 
     def __init__(self, rows: Rows, labels: Tensor, classes: int) -> None:
         self._sites = {site: self._whitened(own, labels, classes) for site, own in rows.items()}
+        self._directions = {site: self._sorted_directions(own) for site, own in rows.items()}
         last = list(rows.values())[-1].double()
         self._mean = last.mean(0)
         self._units = unit_length(class_means(last, labels, classes) - self._mean)
@@ -112,6 +118,23 @@ class LastRows:
             parts += [whiten, centers @ whiten]
         return tuple(parts)
 
+    @staticmethod
+    def _sorted_directions(rows: Tensor) -> tuple[Tensor, Tensor]:  # (D,), (D, D)
+        mean = rows.double().mean(0)
+        offsets = rows.double() - mean
+        return mean, torch.linalg.eigh(offsets.T @ offsets)[1]  # ascending
+
+    def outside(self, rows: Rows) -> dict[str, Tensor]:  # (n, layers) each
+        """Logarithms of what rows have outside of some of their directions."""
+        found: dict[str, list[Tensor]] = {f"outside_{share}": [] for share in SHARES}
+        for site, (mean, vectors) in self._directions.items():
+            squares = ((rows[site].double() - mean) @ vectors).square()
+            for share in SHARES:
+                part = squares[:, : -max(1, len(mean) // share)].sum(1)
+                part = (part + 1e-6 * squares.sum(1)).clamp(min=1e-18)
+                found[f"outside_{share}"].append(part.log() / 2)
+        return {name: torch.stack(parts, 1) for name, parts in found.items()}
+
     def __call__(self, rows: Rows) -> dict[str, Tensor]:  # (n, columns) each
         within, relative = [], []
         for site, (whiten, means, whiten_all, mean) in self._sites.items():
@@ -123,6 +146,7 @@ class LastRows:
         last = list(rows.values())[-1].double()
         cosine = (unit_length(last - self._mean) @ self._units.T).amax(1)
         return {
+            **self.outside(rows),
             "mahalanobis_layers": torch.stack(within, 1),
             "relative_layers": torch.stack(relative, 1),
             "cosine": -cosine,
@@ -196,13 +220,15 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
             p = mixture.clamp(min=1e-12)
             gen = (p * (1 - p).clamp(min=1e-12)).pow(0.1).sum(1)
             batch = Batch(logits.new_zeros(len(logits), 0), logits, rows[HEAD])
+            measured = distances(rows)
+            known, part = evidence.unusual[:, : -len(sites)], measured["outside_2"][:, -1:]
             columns = {
-                "unusual": evidence.unusual,
+                "unusual": torch.cat([known, part.to(known)], 1),
                 "odds": evidence.odds,
                 "class_fields": -fields,
                 "mixture": torch.stack([-(p * p.log()).sum(1), gen], 1),
                 "novelty": model.novelty_model_(evidence),
-                **distances(rows),
+                **measured,
                 **{peer: method.score(batch) for peer, method in peers.items()},
             }
             for column, value in columns.items():

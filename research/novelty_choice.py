@@ -7,7 +7,8 @@ Reads what `left_out_classes.py` wrote. Every candidate is a logistic regression
 from training inputs against the clean ones, as `qipf.layered.novelty` has it. It is judged by the
 ROC-AUC of test inputs of unknown classes among those of known ones, and of far inputs among the
 same. Writes left-out-classes.csv, a row for each candidate, network and seed, and
-left-out-classes.md.
+left-out-classes.md; with ``--outside`` the candidates that read parts of all rows, into
+outside.csv and outside.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from left_out_classes import PEERS
+from left_out_classes import PEERS, SHARES
 from novelties import whitening
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -63,6 +64,11 @@ class Dump:
                 "log mahalanobis": own["mahalanobis_layers"][:, -1:],
                 "relative": own["relative_layers"][:, -1:],
                 "whole layers": own["mahalanobis_layers"] - own["relative_layers"],
+                **{
+                    name.replace("outside_", "last outside "): own[name][:, -1:]
+                    for name in list(own)
+                    if name.startswith("outside_")
+                },
             }
 
     def of(self, kind: str, without: str = "") -> dict[str, dict[str, Tensor]]:
@@ -161,8 +167,8 @@ KINDS = (
     "joined halves", "interleaved", "joined", "shuffled tokens", "half features", "mixed features",
 )  # fmt: skip
 
-#: That of the package.
-NOW = "1:1, odds of mixture too"
+#: That of the package before parts of all rows were measured, and now.
+BEFORE, NOW = "1:1, odds of mixture too", "1:1, outside of 1/8"
 
 #: What the distance is taken of, with distances from class means or the mean of all in all layers.
 _WITHIN = ("shipped distance", "mahalanobis_layers")
@@ -209,6 +215,29 @@ CANDIDATES: dict[str, Candidate] = {
     },
 }  # fmt: skip
 
+#: What all rows have outside of some directions in the squared distance, and that of the last row
+#: as a column. In a table of their own, beside the candidates that they were compared with.
+OUTSIDE: dict[str, Candidate] = {
+    **{name: CANDIDATES[name] for name in (BEFORE, "1:1, odds of mixture too, squared distance")},
+    **{
+        f"1:1, outside of 1/{share}": Candidate(
+            ("energy", "density", f"last outside {share}", "odds of mixture"),
+            ("shipped distance", f"outside_{share}"), (1, 1), CHOSEN, power=2,
+        )
+        for share in SHARES
+    },
+    **{
+        f"1:1, outside of 1/{share} in the distance alone": Candidate(
+            (*_SHIPPED, "odds of mixture"),
+            ("shipped distance", f"outside_{share}"), (1, 1), CHOSEN, power=2,
+        )
+        for share in SHARES
+    },
+    "1:1, means in the squared distance": CANDIDATES[
+        "1:1, odds of mixture too, means in the squared distance"
+    ],
+}  # fmt: skip
+
 #: Single columns beside the peers.
 COLUMNS = (
     "density", "class field", "odds of mixture", "entropy of mixture", "gen of mixture",
@@ -216,8 +245,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def scores_of(dump: Dump) -> dict[str, Score]:
-    """All candidates, fitted, the peers and the single columns."""
+def scores_of(dump: Dump, outside: bool) -> dict[str, Score]:
+    """All candidates, fitted, the peers and the single columns; or those of `OUTSIDE`."""
+    if outside:
+        return {name: candidate.fit(dump) for name, candidate in OUTSIDE.items()}
 
     def single(column: str) -> Score:
         return lambda own: own[column][:, 0]
@@ -239,7 +270,7 @@ def table(rows: list[dict[str, object]], judged_by: str) -> list[str]:
             for key in ((name, network) for network in networks)
         ]
         shown = " | ".join(f"{value:.4f}".lstrip("0") for value in [*means, np.mean(means)])
-        title = f"**{name}**" if name == NOW else name
+        title = f"**{name}**" if name in (BEFORE, NOW) else name
         lines.append(f"| {title} | {shown} |")
     return [*lines, ""]
 
@@ -248,22 +279,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--outside", action="store_true", help="candidates of OUTSIDE alone")
     options = parser.parse_args()
+    file_name = "outside" if options.outside else "left-out-classes"
     rows: list[dict[str, object]] = []
     for path in sorted(path for folder in options.data for path in folder.glob("*.npz")):
         dump = Dump(path)
-        for name, score in scores_of(dump).items():
+        for name, score in scores_of(dump, options.outside).items():
             found = judged(dump, score)
             kept = {key: round(found[key], 4) for key in ("unknown classes", "far")}
             rows.append({"novelty": name, "network": dump.name, "seed": dump.seed, **kept})
         print(dump.name, dump.seed, f"accuracy {dump.accuracy:.3f}", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    with (options.output / "left-out-classes.csv").open("w", newline="") as file:
+    with (options.output / f"{file_name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     lines = [*table(rows, "unknown classes"), *table(rows, "far")]
-    (options.output / "left-out-classes.md").write_text("\n".join(lines))
+    (options.output / f"{file_name}.md").write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

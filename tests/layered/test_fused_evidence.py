@@ -61,7 +61,7 @@ def models_of(layers, lengths):
 
 
 def fused_there(fields, weights, logits, rows):
-    models = models_of(len(fields), 0)
+    models = models_of(len(fields), 1)
     fused = subject.FusedEvidence(named(fields), weights, NO_LENGTHS, models)
     found = fused(logits, named(rows))
     return found.probabilities, found.evidence.odds, found.evidence.unusual[:, :-1]
@@ -136,7 +136,7 @@ def test_where_the_kernels_cannot_run(monkeypatch):
     assert subject.obstacle(named([wide]), NO_LENGTHS, device) == "takes up to 128 dimensions"
     monkeypatch.setattr(triton, "INSTALLED", False)
     assert "needs the package triton" in subject.obstacle(fields, NO_LENGTHS, device)
-    models = models_of(2, 0)
+    models = models_of(2, 1)
     assert subject.prepared(fields, torch.ones(3), NO_LENGTHS, models, device) is None
 
 
@@ -148,7 +148,7 @@ def test_kernels_that_fail_are_not_used(monkeypatch):
         raise OSError("no C compiler")
 
     monkeypatch.setattr(subject.FusedEvidence, "__call__", fails)
-    about = named(fields), weights, NO_LENGTHS, models_of(3, 0)
+    about = named(fields), weights, NO_LENGTHS, models_of(3, 1)
     assert subject.prepared(*about, torch.device("cpu")) is None
 
 
@@ -207,7 +207,9 @@ def scores_there(fields, weights, logits, rows, others, measured):
     """The scores by the kernels, if they can run; `others` are rows of layers without fields."""
     by_site, read = named(fields), named([*rows, *others])
     sites = tuple(read) if measured else ()
-    lengths = RowLengths.of(read, sites, {s: f.metric for s, f in by_site.items() if measured})
+    random = torch.Generator().manual_seed(2)
+    seen = {s: r.std() * torch.randn(200, r.shape[1], generator=random) for s, r in read.items()}
+    lengths = RowLengths.of(seen, sites, {s: f.metric for s, f in by_site.items() if measured})
     models = models_of(len(fields), lengths.count)
     scorer = Scorer(by_site, weights, models[0], lengths, models[1], torch.device("cpu"))
     assert (scorer._kernels is not None) == triton.INTERPRETED

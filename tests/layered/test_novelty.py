@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qipf.layered.error_model import Evidence, balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
+    SHORTEST_OUTSIDE,
     NoveltyModel,
     RowLengths,
+    UsualDirections,
     fit_novelty_model,
     standardised_mean,
     unusual_columns,
@@ -28,40 +32,61 @@ def rows_of(count, seed=0, spread=(5.0, 3.0, 0.1, 0.01)):
     return {site: torch.from_numpy(rows).float() for site, rows in made.items()}, turn
 
 
-def test_lengths_by_numpy():
+def test_lengths_by_numpy(monkeypatch):
+    monkeypatch.setattr("qipf.layered.novelty.USUAL", 2)
     rows, turn = rows_of(5000)
     metric = Metric(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [0.5], [0.0]]), True)
     found = RowLengths.of(rows, (FIRST, LAST), {FIRST: metric})
-    assert found.count == 3
+    assert found.count == 5
+    assert found.widths == {FIRST: 3, LAST: 4}
     few, _ = rows_of(20, seed=1)
-    first, last = few[FIRST].double().numpy(), few[LAST].double().numpy()
-    mean = rows[LAST].double().numpy().mean(0)
-    floors = [np.linalg.norm(rows[site].double(), axis=1).mean() for site in (FIRST, LAST)]
 
     def whitened(own):  # (x - 1) / 1 + y / 2, of rows of length one
         own = own / np.linalg.norm(own, axis=1, keepdims=True)
         return np.abs(own[:, 0] - 1 + own[:, 1] / 2)
 
-    floors.append(whitened(rows[FIRST].double().numpy()).mean())
-    floors.append(np.linalg.norm(rows[LAST].double().numpy() - mean, axis=1).mean())
-    offsets = rows[LAST].double().numpy() - mean
-    least = np.linalg.eigh(offsets.T @ offsets)[1][:, :2]  # half of the directions
-    np.testing.assert_allclose(least @ least.T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
-    part = np.linalg.norm((last - mean) @ least, axis=1)
-    plain = [np.linalg.norm(own, axis=1) for own in (first, last)]
-    lengths = np.stack([*plain, whitened(first), part], 1)
-    expected = np.log(lengths + SHORTEST * np.array(floors))
-    np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-3)
+    def lengths(rows):
+        """Of rows, of whitened rows, of offsets, and of what they have outside."""
+        own = [rows[site].double().numpy() for site in (FIRST, LAST)]
+        offsets = [part - mean for part, mean in zip(own, means, strict=True)]
+        parts = [part @ least for part, least in zip(offsets, unusual, strict=True)]
+        norm = [[np.linalg.norm(part, axis=1) for part in kind] for kind in (own, offsets, parts)]
+        return [*norm[0], whitened(own[0])], norm[1], norm[2]
+
+    means = [rows[site].double().numpy().mean(0) for site in (FIRST, LAST)]
+    every = [rows[site].double().numpy() - mean for site, mean in zip(rows, means, strict=True)]
+    # one of three directions is usual, and two of four
+    unusual = [np.linalg.eigh(own.T @ own)[1][:, :2] for own in every]
+    np.testing.assert_allclose(unusual[1] @ unusual[1].T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
+    plain, offsets, _ = lengths(rows)
+    floors = [SHORTEST * own.mean() for own in plain]
+    floors += [SHORTEST_OUTSIDE * own.mean() for own in offsets]
+    plain, _, outside = lengths(few)
+    expected = np.log(np.stack([*plain, *outside], 1) + np.array(floors))
+    np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-3, atol=1e-2)
 
 
-def test_the_unusual_part_is_that_outside_of_the_usual_directions():
+def test_what_is_outside_of_the_usual_directions():
     rows, turn = rows_of(5000)
-    found = RowLengths.of(rows, (LAST,), {})
-    usual, unusual = (torch.from_numpy(turn[:, k] * 30 + 2).float()[None] for k in (0, 3))
-    logits = torch.zeros(1, 2)
-    gap = found(logits, {LAST: unusual})[0, 1] - found(logits, {LAST: usual})[0, 1]
-    assert float(gap) > 3
-    torch.testing.assert_close(found.outside.T @ found.outside, torch.eye(2))
+    usual = UsualDirections.of(rows[LAST])  # one of four directions
+    torch.testing.assert_close(usual.directions.T @ usual.directions, torch.eye(1))
+    moved = torch.from_numpy(30 * turn.T).float() + usual.mean
+    np.testing.assert_allclose(usual.outside(moved), [0, 30, 30, 30], atol=0.5)
+
+
+@given(st.integers(1, 40), st.floats(-3, 3))
+def test_usual_directions_and_the_rest_make_up_the_offset(width, exponent):
+    rng = np.random.default_rng(width)
+    rows = torch.from_numpy(rng.normal(size=(60, width)) * 10**exponent).float()
+    usual = UsualDirections.of(rows)
+    offsets = rows - usual.mean
+    inside = (offsets @ usual.directions).double().norm(dim=1)
+    whole = torch.hypot(inside, usual.outside(rows))
+    torch.testing.assert_close(whole, offsets.double().norm(dim=1), rtol=1e-5, atol=1e-12)
+    turned = torch.linalg.qr(torch.from_numpy(rng.normal(size=(width, width)))).Q.float()
+    again = UsualDirections.of(rows @ turned).outside(rows @ turned)
+    close = {"rtol": 1e-2, "atol": 2e-3 * float(offsets.norm(dim=1).max())}
+    torch.testing.assert_close(again, usual.outside(rows), **close)
 
 
 def test_rows_that_are_zero_or_huge_have_finite_lengths():
@@ -105,12 +130,12 @@ def of(unusual, mixture=None):
 
 
 def test_the_columns_are_energy_last_layer_unusual_part_distance_and_mixture():
-    model = NoveltyModel.unfitted(2, 1)
+    model = NoveltyModel.unfitted(2, 2)
     rows = of(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double(), torch.tensor([-7.0]).double())
     assert model.columns(rows).tolist() == [[1.0, 3.0, 5.0, 0.0, -7.0]]
     assert model(rows).tolist() == [3.0]
     alone = of(torch.tensor([[1.0, 5.0]]).double())
-    assert NoveltyModel.unfitted(0, 0)(alone).tolist() == [1.0]  # the energy
+    assert NoveltyModel.unfitted(0, 1)(alone).tolist() == [1.0]  # the energy
 
 
 def test_the_mixture_is_heard_if_it_alone_tells_perturbed_rows():
@@ -131,9 +156,9 @@ def test_the_distance_is_mahalanobis_in_the_limit_of_many_rows():
     model = fit_novelty_model(of(clean), torch.zeros(len(clean), dtype=torch.bool), 1)
     offsets = clean[:50, :2].numpy() - clean[:, :2].numpy().mean(0)
     inverse = np.linalg.inv(np.cov(clean[:, :2].numpy().T, bias=True))
-    expected = np.sqrt(np.einsum("ni,ij,nj->n", offsets, inverse, offsets))
+    expected = np.einsum("ni,ij,nj->n", offsets, inverse, offsets)  # squared
     # the covariance is shrunk a little
-    np.testing.assert_allclose(model.columns(of(clean[:50]))[:, 3], expected, rtol=0.03)
+    np.testing.assert_allclose(model.columns(of(clean[:50]))[:, 3], expected, rtol=0.06)
 
 
 def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
@@ -202,13 +227,13 @@ def test_novelty_with_columns_that_do_not_vary(layers):
     assert torch.isfinite(found).all()
 
 
-@pytest.mark.parametrize(("layers", "sites"), [(0, 0), (2, 3)])
-def test_parameters_are_those_of_the_model(layers, sites):
+@pytest.mark.parametrize(("layers", "lengths"), [(0, 1), (2, 3)])
+def test_parameters_are_those_of_the_model(layers, lengths):
     rng = np.random.default_rng(layers)
-    rows = torch.from_numpy(rng.normal(size=(60, 2 + layers + sites)))
+    rows = torch.from_numpy(rng.normal(size=(60, 1 + layers + lengths)))
     model = fit_novelty_model(of(rows), torch.arange(60) >= 30, layers)
     parameters = torch.tensor(model.parameters(), dtype=torch.float64)
-    again = NoveltyModel.of(parameters, layers, sites)
+    again = NoveltyModel.of(parameters, layers, lengths)
     assert again.parameters() == model.parameters()
     torch.testing.assert_close(again(of(rows)), model(of(rows)))
     torch.testing.assert_close(model.to(torch.device("cpu"))(of(rows)), model(of(rows)))
@@ -226,10 +251,9 @@ def test_columns_that_vary_by_rounding_alone_count_as_constant():
     """Less than a billionth of the largest number, or of one where all numbers are smaller."""
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
-    rows = torch.cat([rows, torch.zeros(50, 1)], 1)
     model = fit_novelty_model(of(rows), torch.zeros(50, dtype=torch.bool), 3)
     used = [bool(row.any()) for row in model.whiten]
     assert used == [True, False, False, True]
-    slopes = standardised_mean(rows[:, :4]).slopes
+    slopes = standardised_mean(rows).slopes
     np.testing.assert_allclose(slopes, [1 / rows[:, 0].numpy().std() / 4, 0, 0,
                                         1 / rows[:, 3].numpy().std() / 4])  # fmt: skip

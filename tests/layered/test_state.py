@@ -248,8 +248,9 @@ def test_scores_of_a_file_without_them(tmp_path, model, valid):
 
 def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     header, arrays = decode(valid, "")
-    wide = {"length mean": np.ones(9, np.float32), "length outside": np.zeros((9, 2), np.float32)}
-    (tmp_path / "bad").write_bytes(encode(header, {**arrays, **wide}))
+    wide = np.ones(9, np.float32), np.zeros((9, 2), np.float32)
+    changed = dict(zip(("usual mean 0", "usual directions 0"), wide, strict=True))
+    (tmp_path / "bad").write_bytes(encode(header, {**arrays, **changed}))
     with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Fit it again"):
         qipf.load(tmp_path / "bad", model.net)(INPUTS)
 

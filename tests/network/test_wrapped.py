@@ -172,8 +172,11 @@ def test_only_a_sample_stays_in_memory(images):
     field = QIPF(max_centers=40, bandwidth="silverman", reduction="random")
     model = qipf.wrap(net, field=field).fit(images.split(7))
     assert model.field.centers_.shape == (40, 4)
-    logits = {tuple(row) for row in logits_of(net, images).tolist()}
-    assert {tuple(row) for row in model.field.centers_.tolist()} <= logits
+    # batches of 7 are rounded otherwise than all images at once on some processors
+    centers = torch.from_numpy(model.field.centers_).double()
+    apart = (centers[:, None] - logits_of(net, images).double()).norm(dim=2)
+    assert float(apart.amin(1).max()) < 1e-5
+    assert len(apart.argmin(1).unique()) == 40
     other_cuts = qipf.wrap(net, field=field).fit(images.split(50))
     torch.testing.assert_close(
         torch.from_numpy(model.field.centers_), torch.from_numpy(other_cuts.field.centers_)

@@ -238,11 +238,11 @@ class LayeredModel(CalibrationMixin):
                     f"{site} gives {width} numbers and the network {classes} logits; its field was "
                     f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
                 )
-        for site in self.lengths_.sites[-1:]:
-            if rows[site].shape[1] != len(self.lengths_.mean):
+        for site, width in self.lengths_.widths.items():
+            if rows[site].shape[1] != width:
                 raise QIPFInputError(
                     f"{site} gives {rows[site].shape[1]} numbers; the model was fitted with "
-                    f"{len(self.lengths_.mean)}. Fit it again."
+                    f"{width}. Fit it again."
                 )
 
     def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:

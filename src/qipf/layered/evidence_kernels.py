@@ -37,11 +37,11 @@ def metric_kernel(
     joint_ptr,  # (n, stride) float32: logits, then the rows of each layer
     mean_ptr,  # (all widths,) float32
     directions_ptr,  # (all widths, DIMENSION) float32
-    layer_ptr,  # (layers, 5) int32: first number, width, gain_free, place in mean and directions,
-    # column of the length in `unusual`, or -1
+    layer_ptr,  # (entries, 6) int32: first number, width, gain_free, place in mean and directions,
+    # column of the length in `unusual`, or -1, and whether it is that outside of the directions
     shortest_ptr,  # (columns,) float64
-    unit_ptr,  # (layers, n, DIMENSION) float32, written
-    unusual_ptr,  # (n, columns) float64: lengths of the whitened rows are written
+    unit_ptr,  # (layers, n, DIMENSION) float32, written; layers are the first entries
+    unusual_ptr,  # (n, columns) float64: lengths are written
     n,
     stride,
     columns,
@@ -50,13 +50,18 @@ def metric_kernel(
     DIMENSION: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Rows of a layer, whitened and scaled to unit length, as `qipf.layered.metric.Metric`."""
+    """Rows of a layer, whitened and scaled to unit length, as `qipf.layered.metric.Metric`.
+
+    Or the length of what rows have outside of some directions, as
+    `qipf.layered.novelty.UsualDirections`.
+    """
     layer = tl.program_id(1)
-    first = tl.load(layer_ptr + 5 * layer)
-    width = tl.load(layer_ptr + 5 * layer + 1)
-    gain_free = tl.load(layer_ptr + 5 * layer + 2)
-    place = tl.load(layer_ptr + 5 * layer + 3)
-    measured = tl.load(layer_ptr + 5 * layer + 4)
+    first = tl.load(layer_ptr + 6 * layer)
+    width = tl.load(layer_ptr + 6 * layer + 1)
+    gain_free = tl.load(layer_ptr + 6 * layer + 2)
+    place = tl.load(layer_ptr + 6 * layer + 3)
+    measured = tl.load(layer_ptr + 6 * layer + 4)
+    outside = tl.load(layer_ptr + 6 * layer + 5)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     step, column = tl.arange(0, STEP), tl.arange(0, DIMENSION)
     live = row < n
@@ -77,17 +82,23 @@ def metric_kernel(
             length += tl.sum(x * x, 1)
         length = tl.maximum(tl.sqrt(length), 1e-12)
     found = tl.zeros([ROWS, DIMENSION], tl.float32)
+    whole = tl.zeros([ROWS], tl.float64)
     for k in range(0, width, STEP):
         known = k + step < width
         x = tl.load(start + k, mask=live[:, None] & known[None, :], other=0.0)
         x = x / largest[:, None] / length[:, None]
         x -= tl.load(mean_ptr + place + k + step, mask=known, other=0.0)[None, :]
+        if outside != 0:
+            whole += _squares(x)
         at = (place + k + step)[:, None] * DIMENSION + column[None, :]
         directions = tl.load(directions_ptr + at, mask=known[:, None], other=0.0)
         found = tl.dot(x, directions, found, input_precision=PRECISION)
-    at = (layer.to(tl.int64) * n + row)[:, None] * DIMENSION + column[None, :]
-    tl.store(unit_ptr + at, _unit_rows(found), mask=live[:, None])
-    length = _log_length(_squares(found), shortest_ptr, tl.maximum(measured, 0))
+    if outside == 0:
+        at = (layer.to(tl.int64) * n + row)[:, None] * DIMENSION + column[None, :]
+        tl.store(unit_ptr + at, _unit_rows(found), mask=live[:, None])
+    squares = _squares(found)
+    squares = tl.where(outside != 0, _at_least(whole - squares, 0.0), squares)
+    length = _log_length(squares, shortest_ptr, tl.maximum(measured, 0))
     tl.store(unusual_ptr + row * columns + measured, length, mask=live & (measured >= 0))
 
 
@@ -282,8 +293,7 @@ def score_kernel(
     energy = tl.load(unusual, mask=live, other=0.0)
     gate = tl.load(error_ptr) + tl.load(error_ptr + 1) * energy
     uncertainty = _sigmoid(-gate) * near + _sigmoid(gate) * far
-    size = columns - 1  # the last column is not part of the distance
-    inside = column < size
+    inside = column < columns
     offsets = tl.load(
         unusual[:, None] + column[None, :], mask=live[:, None] & inside[None, :], other=0.0
     )
@@ -291,14 +301,14 @@ def score_kernel(
     mean = tl.load(novelty_ptr + 6 + column, mask=inside, other=0.0)
     offsets = tl.where(live[:, None], offsets - mean[None, :], 0.0)
     squares = tl.zeros([ROWS], tl.float64)
-    for k in range(0, size):
-        whiten = novelty_ptr + 6 + size + column * size + k
+    for k in range(0, columns):
+        whiten = novelty_ptr + 6 + columns + column * columns + k
         along = tl.sum(offsets * tl.load(whiten, mask=inside, other=0.0)[None, :], 1)
         squares += along * along
     novelty = tl.load(novelty_ptr) + tl.load(novelty_ptr + 1) * energy
     novelty += tl.load(novelty_ptr + 2) * tl.load(unusual + layers, mask=live, other=0.0)
-    novelty += tl.load(novelty_ptr + 3) * tl.load(unusual + size, mask=live, other=0.0)
-    novelty += tl.load(novelty_ptr + 4) * tl.sqrt(squares)
+    novelty += tl.load(novelty_ptr + 3) * tl.load(unusual + columns - 1, mask=live, other=0.0)
+    novelty += tl.load(novelty_ptr + 4) * squares
     novelty += tl.load(novelty_ptr + 5) * mixture
     p_error = _sigmoid(uncertainty)
     tl.store(score_ptr + row, uncertainty, mask=live)

@@ -32,7 +32,8 @@ from qipf.layered.evidence_kernels import (
     metric_kernel,
     score_kernel,
 )
-from qipf.layered.novelty import NoveltyModel, RowLengths
+from qipf.layered.metric import Metric
+from qipf.layered.novelty import NoveltyModel, RowLengths, UsualDirections
 from qipf.network.features import LayerSite, Rows
 
 #: Most classes, whose posteriors a program holds in its registers.
@@ -121,25 +122,44 @@ class FusedEvidence:
         self.fields = tuple(fields.values())
         first = self.fields[0]
         self.classes, self.device = first.classes, first.embeddings.device
-        self.dimension = max(16, *(power_of_two(f.embeddings.shape[1]) for f in self.fields))
+        projected = [field.embeddings.shape[1] for field in self.fields]
+        projected += [own.directions.shape[1] for own in lengths.usual]
+        self.dimension = max(16, power_of_two(max(projected)))
         self.sites = lengths.read_beside(fields)
-        self._lengths = lengths.to(self.device)
-        self.columns = 2 + len(self.fields) + lengths.count
-        # of what is only measured a width of one stands for any
-        self.widths = dict.fromkeys(self.sites, 1)
-        self.widths |= {site: len(lengths.mean) for site in lengths.sites[-1:]}
-        self.widths |= {site: len(field.metric.mean) for site, field in fields.items()}
-        layers, means, directions = [], [], []
-        place, measured = 0, 1 + len(self.fields) + len(lengths.sites)
-        for number, field in enumerate(self.fields):
-            width, own = field.metric.directions.shape
-            column = measured + number if lengths.sites else -1
-            layers.append([self.classes + place, width, int(field.metric.gain_free), place, column])
-            means.append(field.metric.mean)
-            directions.append(pad(field.metric.directions, (0, self.dimension - own)))
-            place += width
-        self._means, self._directions = torch.cat(means), torch.cat(directions).contiguous()
+        self._measured = bool(lengths.sites)
+        self.columns = 1 + len(self.fields) + lengths.count
+        self.widths = {site: len(field.metric.mean) for site, field in fields.items()}
+        self.widths |= lengths.widths
+        starts = accumulate(self.widths.values(), initial=self.classes)
+        start = dict(zip(self.sites, starts, strict=False))  # of each site's rows in a joint row
+        # columns of the lengths: of the rows, of the whitened rows, of what is outside
+        of_rows = 1 + len(self.fields)
+        of_whitened = of_rows + len(lengths.sites)
+        of_outside = of_whitened + len(self.fields)
+        # where they are measured, all fields have whitened rows (`obstacle`)
+        projections: list[tuple[LayerSite, Metric | UsualDirections, int, int, int]] = [
+            (site, f.metric, int(f.metric.gain_free), of_whitened + i if self._measured else -1, 0)
+            for i, (site, f) in enumerate(fields.items())
+        ]
+        projections += [
+            (site, usual, 0, of_outside + i, 1)
+            for i, (site, usual) in enumerate(zip(lengths.sites, lengths.usual, strict=True))
+        ]
+        layers, place = [], 0
+        for site, _, gain_free, column, outside in projections:
+            layers.append([start[site], self.widths[site], gain_free, place, column, outside])
+            place += self.widths[site]
         self._layers = self._table(layers)
+        self._means = torch.cat([own.mean.to(self.device) for _, own, *_ in projections])
+        self._directions = torch.cat(
+            [
+                pad(own.directions.to(self.device), (0, self.dimension - own.directions.shape[1]))
+                for _, own, *_ in projections
+            ]
+        ).contiguous()
+        self._parts = self._table(
+            [[start[s], self.widths[s], column] for column, s in enumerate(lengths.sites, of_rows)]
+        )
         centers, bias, blocks, items, slots = [], [], [], [], []
         blocks_before = slots_before = 0
         for number, field in enumerate(self.fields):
@@ -163,36 +183,23 @@ class FusedEvidence:
             dtype=torch.float64,
             device=self.device,
         )
-        # of the rows, then of the whitened rows, then of the part
         shortest = pad(lengths.shortest.double(), (1 + len(self.fields), 0))
         self._shortest = shortest.to(self.device)
         self._error, self._novelty = (
             torch.tensor(model.parameters(), dtype=torch.float64, device=self.device)
             for model in models
         )
-        self._outside = self._table([[0, lengths.outside.shape[1], self.columns - 1]])
-        self._tables: dict[tuple[int, ...], Tensor] = {}
 
     def _table(self, values: Tensor | list[list[int]]) -> Tensor:
         return torch.as_tensor(values, dtype=torch.int32).contiguous().to(self.device)
 
-    def _parts(self, widths: tuple[int, ...]) -> Tensor:  # (sites, 3)
-        """Where the rows of each measured layer lie beside the logits, and their columns."""
-        if widths not in self._tables:
-            starts = accumulate(widths, initial=self.classes)
-            known = dict(zip(self.sites, zip(starts, widths, strict=False), strict=True))
-            columns = enumerate(self._lengths.sites, 1 + len(self.fields))
-            self._tables[widths] = self._table([[*known[site], k] for k, site in columns])
-        return self._tables[widths]
-
     def __call__(self, logits: Tensor, rows: Rows) -> Found:  # (n, classes)
         """The mixture's probabilities, and the evidence with the lengths."""
-        own = [rows[site] for site in self.sites]
-        joint = torch.cat([logits, *own], 1).float()
+        joint = torch.cat([logits, *(rows[site] for site in self.sites)], 1).float()
         count, layers, doubles = len(joint), len(self.fields), self._doubles
         probabilities, odds = doubles(count, self.classes), doubles(count, 2 + layers)
         unusual, checksum = doubles(count, self.columns), doubles().zero_()
-        if not self._lengths.sites:
+        if not self._measured:
             unusual[:, -1] = 0
         if count:
             with launching_on(joint.device):
@@ -203,9 +210,11 @@ class FusedEvidence:
                     self.classes, layers, self._most_slots, CLASSES=power_of_two(self.classes),
                     num_warps=_warps(self.classes),
                 )  # fmt: skip
-                if self._lengths.sites:
-                    self._measure(joint, self._parts(tuple(part.shape[1] for part in own)), unusual)
-                    self._measure(self._lengths.unusual_part(rows), self._outside, unusual)
+                if self._measured:
+                    length_kernel[(-(-count // 4), len(self._parts))](
+                        joint, self._parts, self._shortest, unusual, count, joint.shape[1],
+                        self.columns, ROWS=4, STEP=512, num_warps=4,
+                    )  # fmt: skip
         return Found(probabilities, Evidence(odds, unusual), checksum)
 
     def scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,18 +235,14 @@ class FusedEvidence:
     def _doubles(self, *size: int) -> Tensor:
         return torch.empty(size, dtype=torch.float64, device=self.device)
 
-    def _measure(self, rows: Tensor, parts: Tensor, unusual: Tensor) -> None:
-        """Write the lengths of parts of rows (n, stride) to columns of `unusual`."""
-        length_kernel[(-(-len(rows) // 4), len(parts))](
-            rows, parts, self._shortest, unusual, len(rows), rows.shape[1], self.columns,
-            ROWS=4, STEP=512, num_warps=4,
-        )  # fmt: skip
-
     def units(self, joint: Tensor, unusual: Tensor) -> Tensor:  # -> (layers, n, dimension)
-        """The rows of all layers on the unit sphere; their lengths before go to `unusual`."""
-        count, layers = len(joint), len(self.fields)
-        units = joint.new_empty(layers, count, self.dimension)
-        metric_kernel[(-(-count // FEW), layers)](
+        """The rows of all layers on the unit sphere.
+
+        Lengths before that, and of what rows have outside the usual directions, go to `unusual`.
+        """
+        count = len(joint)
+        units = joint.new_empty(len(self.fields), count, self.dimension)
+        metric_kernel[(-(-count // FEW), len(self._layers))](
             joint, self._means, self._directions, self._layers, self._shortest, units, unusual,
             count, joint.shape[1], self.columns, ROWS=FEW, STEP=32, DIMENSION=self.dimension,
             PRECISION=PRECISION, num_warps=4,

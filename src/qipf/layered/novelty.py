@@ -7,17 +7,19 @@ The novelty is the log-odds that an input is perturbed or a pseudo-outlier
 - minus the log density of the last layer's field,
 - the logarithm of the length of what the last row has outside the directions in which the training
   rows vary most,
-- the Mahalanobis distance from clean rows of the energy, the log densities of all fields, and the
-  logarithms of the lengths of all rows that are read, and of the fields' rows after whitening,
+- the squared Mahalanobis distance from clean rows of the energy, the log densities of all fields,
+  and the logarithms of three kinds of lengths: of all rows that are read, of the fields' rows after
+  whitening, and of what all rows have outside the directions in which training rows vary most,
 - the log-odds of the mixture against the predicted class.
 
-The fields see directions alone (`qipf.layered.metric`); both lengths are what they leave out. The
+The fields see directions alone (`qipf.layered.metric`); the lengths are what they leave out. The
 distance has two sides: smooth images have a high density in early layers, and short rows.
 No slope is negative.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from sklearn.covariance import ledoit_wolf
@@ -28,25 +30,56 @@ from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, ener
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite, Rows
 
-#: Length below which rows count as equally short, relative to the mean length of training rows.
-SHORTEST = 1e-3
+#: Length below which rows count as equally short, relative to the mean length of training rows; and
+#: what they have outside the usual directions, where shorter parts are hidden by rounding.
+SHORTEST, SHORTEST_OUTSIDE = 1e-3, 1e-2
 
 #: Training rows from which directions are computed.
 MOST_ROWS = 20_000
+
+#: One in so many directions of a layer's rows are usual: those in which training rows vary most.
+USUAL = 8
 
 #: Columns of the regression, beside the constant.
 COLUMNS = 5
 
 
+class UsualDirections(NamedTuple):
+    """Directions in which the training rows of a layer vary most, about their mean."""
+
+    mean: Tensor  # (D,)
+    directions: Tensor  # (D, r) orthonormal
+
+    @classmethod
+    def of(cls, rows: Tensor) -> "UsualDirections":  # (n, D)
+        """From rows of training examples."""
+        rows = rows.double()
+        mean = rows.mean(0)
+        offsets = rows - mean
+        _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
+        usual = vectors[:, -max(1, len(mean) // USUAL) :]
+        return cls(mean.float(), usual.float().contiguous())
+
+    def outside(self, rows: Tensor) -> Tensor:  # (n, D) -> (n,)
+        """Length of what each row has outside of these directions, in float64."""
+        offsets = rows.float() - self.mean
+        inside = _lengths(product(offsets, self.directions.T))
+        # of squares, which is cheaper than the rest itself: rounding is a thousandth of the offset
+        return (_lengths(offsets).square() - inside.square()).clamp(min=0).sqrt()
+
+    def to(self, device: torch.device) -> "UsualDirections":
+        """The same on another device."""
+        return UsualDirections(*(part.to(device) for part in self))
+
+
 @dataclass(frozen=True)
 class RowLengths:
-    """Logarithms of the lengths of rows, and of the part of the last row that is unusual."""
+    """Logarithms of the lengths of rows, whitened or not, and of what is unusual in them."""
 
     sites: tuple[LayerSite, ...]  # the layers whose rows are measured, in order
     metrics: Mapping[LayerSite, Metric]  # of the sites whose whitened rows are measured too
-    shortest: Tensor  # (count + 1,) added to the lengths; the last one to that of the part
-    mean: Tensor  # (D,) of training rows of the last site
-    outside: Tensor  # (D, r) orthonormal directions in which these vary least
+    usual: tuple[UsualDirections, ...]  # of the sites
+    shortest: Tensor  # (count,) added to the lengths
 
     @classmethod
     def of(
@@ -54,24 +87,27 @@ class RowLengths:
     ) -> "RowLengths":
         """From rows (n, D) of training examples; without sites there is nothing to measure."""
         if not sites:
-            return cls((), {}, torch.zeros(1), torch.zeros(0), torch.zeros(0, 0))
-        last = rows[sites[-1]][:MOST_ROWS].double()
-        mean = last.mean(0)
-        offsets = last - mean
-        _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
-        outside = vectors[:, : last.shape[1] - last.shape[1] // 2]
-        measured = [rows[site][:MOST_ROWS] for site in sites]
+            return cls((), {}, (), torch.zeros(1))
+        few = {site: rows[site][:MOST_ROWS] for site in sites}
+        usual = tuple(UsualDirections.of(own) for own in few.values())
+        measured = list(few.values())
         for site, metric in metrics.items():  # which may be on a GPU, while the rows are not
-            measured.append(metric.whitened(rows[site][:MOST_ROWS].to(metric.mean.device)))
-        lengths = [own.double().norm(dim=1).mean().cpu() for own in (*measured, offsets)]
-        shortest = (SHORTEST * torch.stack(lengths)).clamp(min=torch.finfo(torch.float32).tiny)
-        directions = outside.float().contiguous()
-        return cls(tuple(sites), dict(metrics), shortest, mean.float(), directions)
+            measured.append(metric.whitened(few[site].to(metric.mean.device)))
+        lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
+        for own, found in zip(few.values(), usual, strict=True):
+            lengths.append(SHORTEST_OUTSIDE * _lengths(own - found.mean).mean().cpu())
+        shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
+        return cls(tuple(sites), dict(metrics), usual, shortest)
 
     @property
     def count(self) -> int:
-        """How many lengths there are, without that of the part."""
-        return len(self.sites) + len(self.metrics)
+        """How many lengths there are; one, which is zero, without sites."""
+        return len(self.shortest)
+
+    @property
+    def widths(self) -> dict[LayerSite, int]:
+        """Widths of the rows that are measured."""
+        return {site: len(own.mean) for site, own in zip(self.sites, self.usual, strict=True)}
 
     def read_beside(self, fields: Iterable[LayerSite]) -> tuple[LayerSite, ...]:
         """All layers that are read: those with fields, then those whose lengths alone are."""
@@ -79,8 +115,8 @@ class RowLengths:
 
     def __call__(
         self, logits: Tensor, rows: Rows, whitened: Mapping[LayerSite, Tensor] | None = None
-    ) -> Tensor:  # (n, classes) -> (n, count + 1)
-        """Of each input: all lengths, and the length of the unusual part; zero without sites.
+    ) -> Tensor:  # (n, classes) -> (n, count)
+        """All lengths of each input; zero without sites.
 
         `whitened` are the lengths (n,) of whitened rows, where they are known.
         """
@@ -92,12 +128,8 @@ class RowLengths:
             }
         lengths = [_lengths(rows[site]) for site in self.sites]
         lengths += [whitened[site] for site in self.metrics]
-        lengths.append(_lengths(self.unusual_part(rows)))
+        lengths += [own.outside(rows[s]) for s, own in zip(self.sites, self.usual, strict=True)]
         return torch.log(torch.stack(lengths, 1) + self.shortest)
-
-    def unusual_part(self, rows: Rows) -> Tensor:  # (n, r)
-        """What the last row has in the directions in which training rows vary least."""
-        return product(rows[self.sites[-1]].float() - self.mean, self.outside.T)
 
     def beside(
         self,
@@ -112,9 +144,9 @@ class RowLengths:
 
     def to(self, device: torch.device) -> "RowLengths":
         """The same on another device."""
-        tensors = (part.to(device) for part in (self.shortest, self.mean, self.outside))
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
-        return RowLengths(self.sites, metrics, *tensors)
+        usual = tuple(own.to(device) for own in self.usual)
+        return RowLengths(self.sites, metrics, usual, self.shortest.to(device))
 
 
 def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
@@ -141,8 +173,8 @@ class NoveltyModel:
     def columns(self, evidence: Evidence) -> Tensor:  # (n, 5)
         """Energy, minus the last log density, unusual part, distance, mixture's log-odds."""
         odds, unusual = evidence
-        offsets = unusual[:, :-1] - self.mean.to(unusual)
-        distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1).sqrt()
+        offsets = unusual - self.mean.to(unusual)
+        distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1)
         known = unusual[:, 0], unusual[:, self.layers], unusual[:, -1]
         return torch.stack([*known, distance, odds[:, 0].to(unusual)], 1)
 
@@ -198,7 +230,7 @@ def fit_novelty_model(
     """
     evidence, perturbed = _on_cpu(evidence), perturbed.cpu()
     unusual = evidence.unusual
-    clean = unusual[~perturbed, :-1]
+    clean = unusual[~perturbed]
     mean, deviation = clean.mean(0), clean.std(0, correction=0)
     varies = deviation > CONSTANT * clean.abs().amax(0).clamp(min=1)
     scale = torch.where(varies, 1 / deviation, 0.0)

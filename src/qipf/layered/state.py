@@ -14,7 +14,7 @@ from qipf.layered.distilled_centers import FEWEST
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
-from qipf.layered.novelty import NoveltyModel, RowLengths
+from qipf.layered.novelty import NoveltyModel, RowLengths, UsualDirections
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED, NAN_POLICIES
 
@@ -59,11 +59,10 @@ LARGEST = 1e30
 #: Arrays of the uncertainty and the novelty; none in a file without scores that were fitted.
 SCORES = ("error_model", "novelty_model")
 
-#: Arrays of the lengths of rows, with their types and numbers of axes.
+#: Arrays of each layer whose lengths are measured.
 LENGTHS: dict[str, tuple[type, int]] = {
-    "shortest": (np.float64, 1),
-    "length mean": (np.float32, 1),
-    "length outside": (np.float32, 2),
+    "usual mean": (np.float32, 1),
+    "usual directions": (np.float32, 2),
 }
 
 
@@ -81,8 +80,10 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
     if scores != [s.parameters() for s in unfitted]:
         arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
     if lengths.sites:
-        parts = (lengths.shortest, lengths.mean, lengths.outside)
-        arrays |= {name: part.cpu().numpy() for name, part in zip(LENGTHS, parts, strict=True)}
+        arrays["shortest"] = lengths.shortest.cpu().numpy()
+        for number, usual in enumerate(lengths.usual):
+            for name, part in zip(LENGTHS, usual, strict=True):
+                arrays[f"{name} {number}"] = part.cpu().numpy()
     measured = [{"layer": site.layer, "side": site.side} for site in lengths.sites]
     layers = []
     for number, (site, field) in enumerate(zip(model.layers_, model.fields_, strict=True)):
@@ -107,7 +108,7 @@ def restore_layers(
     if isinstance(parameters, dict) and parameters:
         parameters = {"nan_policy": "raise", "effort": "full", **parameters}  # not in earlier files
     _check_parameters(path, parameters)
-    _check_arrays(path, arrays, len(sites), bool(measured))
+    _check_arrays(path, arrays, len(sites), len(measured))
     weights = arrays["weights"]
     if len(weights) != 1 + len(sites) or not (weights >= 0).all() or abs(weights.sum() - 1) > 1e-6:
         refuse(path, f"its weights are not {1 + len(sites)} shares of one")
@@ -197,12 +198,19 @@ def _lengths(
         return RowLengths.of({}, (), {})
     if any(site.side == "features" and site not in metrics for site in sites):
         refuse(path, "it reads lengths of features that have no field")
-    shortest, mean, outside = (arrays[name] for name in LENGTHS)
-    if len(shortest) != 1 + len(sites) + len(metrics) or len(outside) != len(mean):
+    shortest, usual = arrays["shortest"], []
+    for number in range(len(sites)):
+        mean, directions = (arrays[f"{name} {number}"] for name in LENGTHS)
+        if len(directions) != len(mean):
+            refuse(path, "its arrays of lengths do not fit each other")
+        if np.abs(mean).max() > LARGEST or np.abs(directions).max() > 1.001:
+            refuse(path, "its arrays of lengths are out of range")
+        usual.append(UsualDirections(_tensor(mean), _tensor(directions)))
+    if len(shortest) != 2 * len(sites) + len(metrics):
         refuse(path, "its arrays of lengths do not fit each other")
-    if not (shortest > 0).all() or np.abs(mean).max() > LARGEST or np.abs(outside).max() > 1.001:
+    if not (shortest > 0).all():
         refuse(path, "its arrays of lengths are out of range")
-    return RowLengths(sites, metrics, *(_tensor(part) for part in (shortest, mean, outside)))
+    return RowLengths(sites, metrics, tuple(usual), _tensor(shortest))
 
 
 def _checked_scores(
@@ -224,13 +232,15 @@ def _checked_scores(
     return error, novelty
 
 
-def _check_arrays(path: str, arrays: Arrays, layers: int, measured: bool) -> None:
+def _check_arrays(path: str, arrays: Arrays, layers: int, measured: int) -> None:
     kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
-    kinds |= {"weights": (np.float64, 1), **(LENGTHS if measured else {})}
+    kinds |= {f"{name} {i}": kind for i in range(measured) for name, kind in LENGTHS.items()}
+    kinds |= dict.fromkeys(["weights", *(["shortest"] if measured else [])], (np.float64, 1))
     if any(name in arrays for name in SCORES):
         kinds |= dict.fromkeys(SCORES, (np.float64, 1))
     if set(arrays) - calibration.ARRAYS != set(kinds):
-        refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
+        wrong = f"its arrays are {sorted(arrays)!r:.80}"
+        refuse(path, f"{wrong}; if an earlier version wrote it, fit again")
     for name, (kind, axes) in kinds.items():
         array = arrays[name]
         if array.dtype != kind or array.ndim != axes or 0 in array.shape:

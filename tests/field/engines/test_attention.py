@@ -34,8 +34,9 @@ def test_a_row_does_not_depend_on_its_batch(dimension, dtype):
     whole = field(queries)
     for size in (1, 3, 31, 33, 66):
         parts = [field(queries[part])[:3] for part in blocks(132, size)]
-        # float32 errors differ where only one of the two batches is recomputed in float64
-        tolerance = 3e-5 if size == 1 else 1e-6
+        # float32 errors differ where only one of the two batches is recomputed in float64, and
+        # where a processor multiplies batches of some sizes in another order
+        tolerance = 3e-5 if dtype == torch.float32 else 1e-6
         for value, truth in zip(zip(*parts, strict=True), whole, strict=False):
             torch.testing.assert_close(torch.cat(value), truth, rtol=tolerance, atol=tolerance)
 
