@@ -32,8 +32,8 @@ METRICS = ("roc_auc", "pr_auc", "augrc")
 ABOUT = """`python benchmarks/distilled.py table`. A cell is a network's seed under a corruption, or
 with another data set, that both results have. Not all rows of results/all-examples were made by
 `run`: those of most seeds 1 and 2 are of the suites' first runs, when all examples were the
-default, without TensorFloat-32 and, for MNIST, of networks of the first training. Their novelties are
-of forms before the present one.
+default, without TensorFloat-32 and, for MNIST, of networks of the first training. Their novelties
+are of forms before the present one.
 """
 
 Cell = tuple[str, int, str]  # network, seed, corruption

@@ -60,12 +60,10 @@ class UsualDirections(NamedTuple):
         usual = vectors[:, -max(1, len(mean) // USUAL) :]
         return cls(mean.float(), usual.float().contiguous())
 
-    def outside(self, rows: Tensor) -> Tensor:  # (n, D) -> (n,)
-        """Length of what each row has outside of these directions, in float64."""
+    def lengths(self, rows: Tensor) -> tuple[Tensor, Tensor]:  # (n, D) -> (n,), (n,)
+        """Lengths of the rows' offsets from the mean, and of their parts in these directions."""
         offsets = rows.float() - self.mean
-        inside = _lengths(product(offsets, self.directions.T))
-        # of squares, which is cheaper than the rest itself: rounding is a thousandth of the offset
-        return (_lengths(offsets).square() - inside.square()).clamp(min=0).sqrt()
+        return _lengths(offsets), _lengths(product(offsets, self.directions.T))
 
     def to(self, device: torch.device) -> "UsualDirections":
         """The same on another device."""
@@ -128,8 +126,9 @@ class RowLengths:
             }
         lengths = [_lengths(rows[site]) for site in self.sites]
         lengths += [whitened[site] for site in self.metrics]
-        lengths += [own.outside(rows[s]) for s, own in zip(self.sites, self.usual, strict=True)]
-        return torch.log(torch.stack(lengths, 1) + self.shortest)
+        parts = [own.lengths(rows[s]) for s, own in zip(self.sites, self.usual, strict=True)]
+        outside = outside_lengths(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
+        return torch.log(torch.cat([torch.stack(lengths, 1), outside], 1) + self.shortest)
 
     def beside(
         self,
@@ -147,6 +146,17 @@ class RowLengths:
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
         usual = tuple(own.to(device) for own in self.usual)
         return RowLengths(self.sites, metrics, usual, self.shortest.to(device))
+
+
+def outside_lengths(offsets: Tensor, inside: Tensor) -> Tensor:
+    """Lengths of what offsets have outside of some directions, from their own and those inside.
+
+    Squares are cheaper than what is left itself: its rounding is a thousandth of the offset.
+
+    >>> outside_lengths(torch.tensor([5.0, 5.0]), torch.tensor([3.0, 5.1]))
+    tensor([4., 0.])
+    """
+    return (offsets.square() - inside.square()).clamp(min=0).sqrt()
 
 
 def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
