@@ -138,17 +138,19 @@ def by_corruption(cells: Cells) -> Iterator[str]:
 def several_passes(cells: Cells) -> Iterator[str]:
     """Methods of several passes through one network, by entropy and by log-odds."""
     for metric in ("roc_auc", "pr_auc"):
-        yield f"| {METRICS[metric]}: entropy, log-odds | " + " | ".join(PASSES) + " |"
+        yield f"| {METRICS[metric]}: entropy, log-odds, {OURS} there | " + " | ".join(PASSES) + " |"
         yield "| --- |" + " --- |" * len(PASSES)
         ahead, count = dict.fromkeys(PASSES, 0), dict.fromkeys(PASSES, 0)
         for network, methods in cells.items():
             shown = []
             for name in PASSES:
                 both = [methods.get(name + score, {}) for score in ("_entropy", "_log_odds")]
-                values = [mean(own, metric) for own in both]
-                ours = mean({k: methods[OURS][k] for k in both[0] if k in methods[OURS]}, metric)
-                shown.append(", ".join(map(_number, values)) if both[0] else "")
-                count[name] += bool(both[0])
+                common = both[0].keys() & both[1].keys() & methods[OURS].keys()
+                ours, *values = (
+                    mean({k: own[k] for k in common}, metric) for own in (methods[OURS], *both)
+                )
+                shown.append(", ".join(map(_number, [*values, ours])) if common else "")
+                count[name] += bool(common)
                 ahead[name] += ours > max(values)
             yield f"| {network} | " + " | ".join(shown) + " |"
         shares = " | ".join(f"{ahead[name]} of {count[name]}" for name in PASSES)
@@ -322,7 +324,7 @@ def main() -> None:
     print("\n".join(error_detection(cells, None)))
     print("\n".join(by_corruption(cells)))
     print("## Several passes through one network\n")
-    print("Compared with qipf_plus on the levels and seeds that a method was scored on.\n")
+    print("On the levels and seeds that a method was scored on.\n")
     print("\n".join(several_passes(cells)))
     print("## Errors under corruptions that share nothing with the tuning perturbations\n")
     print("Of text only typing errors share nothing: tuning drops, swaps and replaces tokens.\n")

@@ -35,7 +35,6 @@ from qipf.layered.effort import FULL
 from qipf.layered.holdout import LABELS, PLACES, Tuning
 from qipf.layered.metric import unit_length
 from qipf.layered.mixture import fit_mixture, posteriors_of
-from qipf.layered.novelty import RowLengths
 from qipf.layered.perturbations import FOR_IMAGES, perturbed, strengths
 from qipf.layered.selection import chosen_fields
 from qipf.network.features import LayerSite, Rows, chosen_sites, run_in_batches
@@ -96,7 +95,8 @@ class Peers:
 class Distances:
     """Lengths and distances of rows, each a column of novelty or several.
 
-    ``residual``: `RowLengths`' unusual part of the last row. ``mahalanobis``: of the last row from
+    ``residual``: logarithm of what the last row has outside of the half of its directions in which
+    training rows vary most. ``mahalanobis``: of the last row from
     the nearest class mean, by the shrunk covariance within the classes. ``whitened``: lengths of
     the rows in the layers' metrics, before these scale them to one. ``class_distances``: distances
     to the nearest class mean there. ``alignment``: minus NCI's cosine times the class's weight.
@@ -111,8 +111,11 @@ class Distances:
         fields: dict[LayerSite, ClassField],
     ) -> None:
         self._last, self._fields = sites[-1], fields
-        self._lengths = RowLengths.of(rows, sites[-1:], {})
         last = rows[self._last].double()
+        offsets = last - last.mean(0)
+        _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
+        self._least = vectors[:, : last.shape[1] - last.shape[1] // 2]
+        self._shortest = 1e-3 * offsets.norm(dim=1).mean()
         means = class_means(last, labels, CLASSES)
         shrunk = torch.from_numpy(ledoit_wolf((last - means[labels]).cpu().numpy())[0])
         values, vectors = torch.linalg.eigh(shrunk.to(last))
@@ -132,7 +135,7 @@ class Distances:
         whitened = {s: f.metric.whitened(rows[s]).double() for s, f in self._fields.items()}
         nearest = [torch.cdist(w, self._class_means[s]).amin(1) for s, w in whitened.items()]
         found = {
-            "residual": self._lengths(logits, rows)[:, 1:],
+            "residual": ((offsets @ self._least).norm(dim=1) + self._shortest).log()[:, None],
             "mahalanobis": torch.cdist(last @ self._whiten, self._means).amin(1)[:, None],
             "whitened": torch.stack([w.norm(dim=1) for w in whitened.values()], 1).log(),
             "class_distances": torch.stack(nearest, 1).log(),

@@ -54,6 +54,27 @@ def test_the_page_of_all_means_is_what_the_command_prints(headline, monkeypatch,
     assert capsys.readouterr().out == (ROOT / "results/headline.md").read_text("utf-8")
 
 
+def test_methods_of_several_passes_are_compared_on_their_own_levels(headline):
+    def records(**values):  # by level and seed
+        return {
+            ("blur", float(name[1:]), 0): {"roc_auc": value, "pr_auc": value / 2}
+            for name, value in values.items()
+        }
+
+    cells = {"net": {"qipf_plus": records(a1=0.9, a2=0.5, a3=0.1)}}
+    cells["net"] |= {
+        "tta_entropy": records(a1=0.6, a2=0.4),
+        "tta_log_odds": records(a1=0.7, a2=0.6),
+    }
+    lines = list(headline.several_passes(cells))
+    assert lines[2] == "| net |  |  |  |  | .5000, .6500, .7000 |"
+    assert (
+        lines[3].strip()
+        == "| qipf_plus is ahead of both in | 0 of 0 | 0 of 0 | 0 of 0 | 0 of 0 | 1 of 1 |"
+    )
+    assert lines[6] == "| net |  |  |  |  | .2500, .3250, .3500 |"
+
+
 @pytest.mark.slow
 def test_the_page_of_distilled_fields_is_what_the_command_writes():
     shown = (ROOT / "results/distilled.md").read_text("utf-8")

@@ -63,7 +63,7 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     columns = np.column_stack([energy, -density[:, -1], lengths[:, -1], distance, odds[:, 0]])
     constant, *slopes = novelty.log_odds.parameters()
     np.testing.assert_allclose(
-        prediction.novelty, constant + columns @ slopes, rtol=1e-4, atol=1e-4
+        prediction.novelty, constant + columns @ slopes, rtol=1e-5, atol=1e-5
     )
     np.testing.assert_array_equal(model.novelty(features, logits), prediction.novelty)
     np.testing.assert_allclose(prediction.probabilities, mixture)

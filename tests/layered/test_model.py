@@ -258,6 +258,14 @@ def test_autocast_does_not_reach_the_fields(model, fresh):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_autocast_does_not_reach_the_scores(model, fresh):
+    logits, rows = run_in_batches(model.net, fresh, model._sites_read())
+    plain = model._row_scores(logits, rows)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for found, one in zip(model._row_scores(logits, rows), plain, strict=True):
+            torch.testing.assert_close(found, one, rtol=1e-6, atol=1e-6)
+
+
 def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         model = LayeredQIPF(net, **FEW).fit([data])

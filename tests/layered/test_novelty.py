@@ -10,12 +10,10 @@ from qipf.layered.error_model import Evidence, balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
-    SHORTEST_OUTSIDE,
     NoveltyModel,
     RowLengths,
     UsualDirections,
     fit_novelty_model,
-    outside_lengths,
     standardised_mean,
     unusual_columns,
 )
@@ -60,11 +58,10 @@ def test_lengths_by_numpy(monkeypatch):
     unusual = [np.linalg.eigh(own.T @ own)[1][:, :2] for own in every]
     np.testing.assert_allclose(unusual[1] @ unusual[1].T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
     plain, offsets, _ = lengths(rows)
-    floors = [SHORTEST * own.mean() for own in plain]
-    floors += [SHORTEST_OUTSIDE * own.mean() for own in offsets]
+    floors = np.array([SHORTEST * own.mean() for own in (*plain, *offsets)])
     plain, _, outside = lengths(few)
-    expected = np.log(np.stack([*plain, *outside], 1) + np.array(floors))
-    np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-3, atol=1e-2)
+    expected = np.log(np.stack([*plain, *outside], 1) + floors)
+    np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_is_outside_of_the_usual_directions():
@@ -72,7 +69,24 @@ def test_what_is_outside_of_the_usual_directions():
     usual = UsualDirections.of(rows[LAST])  # one of four directions
     torch.testing.assert_close(usual.directions.T @ usual.directions, torch.eye(1))
     moved = torch.from_numpy(30 * turn.T).float() + usual.mean
-    np.testing.assert_allclose(outside_lengths(*usual.lengths(moved)), [0, 30, 30, 30], atol=0.5)
+    np.testing.assert_allclose(usual.outside(moved), [0, 30, 30, 30], atol=0.5)
+
+
+def test_parts_of_rows_that_vary_in_few_directions_are_no_rounding():
+    """A thousandth of the row's length, of which float32 has four digits, in any order of sums."""
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(400, 9)) @ rng.normal(size=(9, 512)) * 10
+    part = rng.normal(size=(400, 512)) * 0.03
+    rows = torch.from_numpy(flat + part).float()
+    usual = UsualDirections.of(rows)  # 64 directions
+    left = usual.directions.double()
+    offsets = rows.double() - usual.mean.double()
+    exact = (offsets - offsets @ left @ left.T).norm(dim=1)
+    assert float((exact / offsets.norm(dim=1)).max()) < 5e-3
+    np.testing.assert_allclose(usual.outside(rows), exact, rtol=2e-3)
+    order = torch.from_numpy(rng.permutation(512))
+    moved = UsualDirections(usual.mean[order], usual.directions[order].contiguous())
+    np.testing.assert_allclose(moved.outside(rows[:, order]), exact, rtol=2e-3)
 
 
 @given(st.integers(1, 40), st.floats(-3, 3))
@@ -82,11 +96,11 @@ def test_usual_directions_and_the_rest_make_up_the_offset(width, exponent):
     usual = UsualDirections.of(rows)
     offsets = rows - usual.mean
     inside = (offsets @ usual.directions).double().norm(dim=1)
-    outside = outside_lengths(*usual.lengths(rows))
+    outside = usual.outside(rows)
     whole = torch.hypot(inside, outside)
     torch.testing.assert_close(whole, offsets.double().norm(dim=1), rtol=1e-5, atol=1e-12)
     turned = torch.linalg.qr(torch.from_numpy(rng.normal(size=(width, width)))).Q.float()
-    again = outside_lengths(*UsualDirections.of(rows @ turned).lengths(rows @ turned))
+    again = UsualDirections.of(rows @ turned).outside(rows @ turned)
     close = {"rtol": 1e-2, "atol": 2e-3 * float(offsets.norm(dim=1).max())}
     torch.testing.assert_close(again, outside, **close)
 
@@ -98,6 +112,8 @@ def test_rows_that_are_zero_or_huge_have_finite_lengths():
     for value in (0.0, 1e-40, 3e38):
         lengths = found(torch.zeros(10, 2), {LAST: torch.full((10, 4), value)})
         assert bool(torch.isfinite(lengths).all())
+    # plain, whitened, and all of it outside of the only usual direction, or as long as the row
+    assert float((lengths - np.log(6e38)).abs().max()) < 0.2
 
 
 def test_rows_are_whitened_where_their_metric_is():

@@ -246,6 +246,32 @@ def test_scores_of_a_file_without_them(tmp_path, model, valid):
     assert not set(SCORES) & set(loaded.state()[1])  # so that its digest stays
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("usual mean 0", lambda a: a + np.float32(3e38), "arrays of lengths are out of range"),
+        ("usual directions 0", lambda a: 2 + a, "arrays of lengths are out of range"),
+        ("usual directions 0", lambda a: a[:-1], "arrays of lengths do not fit each other"),
+        ("shortest", lambda a: 0 * a, "arrays of lengths are out of range"),
+        ("shortest", lambda a: a[:-1], "arrays of lengths do not fit each other"),
+    ],
+)
+def test_lengths_that_cannot_be(tmp_path, model, valid, name, change, message):
+    header, arrays = decode(valid, "")
+    (tmp_path / "bad").write_bytes(encode(header, {**arrays, name: change(arrays[name])}))
+    with pytest.raises(QIPFFileError, match=message):
+        qipf.load(tmp_path / "bad", model.net)
+
+
+def test_a_file_with_the_lengths_of_an_earlier_version(tmp_path, model, valid):
+    header, arrays = decode(valid, "")
+    old = {name: value for name, value in arrays.items() if not name.startswith("usual")}
+    old |= {"length mean": np.ones(9, np.float32), "length outside": np.zeros((9, 2), np.float32)}
+    (tmp_path / "old").write_bytes(encode(header, old))
+    with pytest.raises(QIPFFileError, match="if an earlier version wrote it, fit again"):
+        qipf.load(tmp_path / "old", model.net)
+
+
 def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     header, arrays = decode(valid, "")
     wide = np.ones(9, np.float32), np.zeros((9, 2), np.float32)

@@ -11,7 +11,7 @@ from qipf.calibration.detection import error_detection, mean_detection, warn_of_
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.field.engines.base import blocks
+from qipf.field.engines.base import blocks, full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
@@ -167,12 +167,13 @@ class LayeredModel(CalibrationMixin):
         weights = self.weights_.to(clean.device)
         step, evidence = thinning(tuning), posteriors.evidence(weights)
         self.lengths_ = self.lengths_.to(clean.device)
-        lengths = torch.cat(
-            [
-                self.lengths_(logits[::step], {s: rows[s][::step] for s in self.lengths_.sites})
-                for logits, rows in tuning.sets.values()
-            ]
-        )
+        with full_precision(clean.device):
+            lengths = torch.cat(
+                [
+                    self.lengths_(logits[::step], {s: rows[s][::step] for s in self.lengths_.sites})
+                    for logits, rows in tuning.sets.values()
+                ]
+            )
         unusual = torch.cat([evidence.unusual, lengths], 1)
         evidence = Evidence(evidence.odds.cpu(), unusual.cpu())
         wrong, sets = posteriors.wrong.cpu(), posteriors.sets.cpu()
@@ -210,7 +211,8 @@ class LayeredModel(CalibrationMixin):
     ) -> list[Explanation]:
         scorer, scores = self._scorer(logits.device), (self.error_model_, self.novelty_model_)
         probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
-        found = probabilities, scorer.lengths.beside(evidence, logits, rows)
+        with full_precision(logits.device):
+            found = probabilities, scorer.lengths.beside(evidence, logits, rows)
         fields = self.layer_fields()
         return explanations(
             logits, rows, posteriors, found, scorer.weights, scores, fields, nearest

@@ -61,7 +61,7 @@ def metric_kernel(
     gain_free = tl.load(layer_ptr + 6 * layer + 2)
     place = tl.load(layer_ptr + 6 * layer + 3)
     measured = tl.load(layer_ptr + 6 * layer + 4)
-    outside = tl.load(layer_ptr + 6 * layer + 5)
+    is_outside = tl.load(layer_ptr + 6 * layer + 5)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     step, column = tl.arange(0, STEP), tl.arange(0, DIMENSION)
     live = row < n
@@ -82,22 +82,27 @@ def metric_kernel(
             length += tl.sum(x * x, 1)
         length = tl.maximum(tl.sqrt(length), 1e-12)
     found = tl.zeros([ROWS, DIMENSION], tl.float32)
-    whole = tl.zeros([ROWS], tl.float64)
     for k in range(0, width, STEP):
         known = k + step < width
         x = tl.load(start + k, mask=live[:, None] & known[None, :], other=0.0)
         x = x / largest[:, None] / length[:, None]
         x -= tl.load(mean_ptr + place + k + step, mask=known, other=0.0)[None, :]
-        if outside != 0:
-            whole += _squares(x)
         at = (place + k + step)[:, None] * DIMENSION + column[None, :]
         directions = tl.load(directions_ptr + at, mask=known[:, None], other=0.0)
         found = tl.dot(x, directions, found, input_precision=PRECISION)
-    if outside == 0:
+    if is_outside == 0:
         at = (layer.to(tl.int64) * n + row)[:, None] * DIMENSION + column[None, :]
         tl.store(unit_ptr + at, _unit_rows(found), mask=live[:, None])
     squares = _squares(found)
-    squares = tl.where(outside != 0, _at_least(whole - squares, 0.0), squares)
+    if is_outside != 0:
+        squares = tl.zeros([ROWS], tl.float64)
+        for k in range(0, width, STEP):
+            known = k + step < width
+            x = tl.load(start + k, mask=live[:, None] & known[None, :], other=0.0)
+            x -= tl.load(mean_ptr + place + k + step, mask=known, other=0.0)[None, :]
+            at = (place + k + step)[None, :] * DIMENSION + column[:, None]
+            directions = tl.load(directions_ptr + at, mask=known[None, :], other=0.0)
+            squares += _squares(x - tl.dot(found, directions, input_precision=PRECISION))
     length = _log_length(squares, shortest_ptr, tl.maximum(measured, 0))
     tl.store(unusual_ptr + row * columns + measured, length, mask=live & (measured >= 0))
 

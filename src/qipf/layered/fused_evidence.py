@@ -1,6 +1,7 @@
 r"""The scores of predictions in a few CUDA kernels that never write the kernel matrix.
 
-The first maps the rows of all layers to the unit sphere. The second sums the kernels by class, and
+The first maps the rows of all layers to the unit sphere, and measures what they have outside of the
+usual directions (`qipf.layered.novelty`). The second sums the kernels by class, and
 keeps their logarithms,
 
 .. math:: \ell_c = \log \sum_{y_i = c} m_i\, e^{u \cdot u_i / \sigma^2},
@@ -61,7 +62,8 @@ def obstacle(
         return reason
     if not fields or next(iter(fields.values())).classes > MAX_CLASSES:
         return f"needs layers, and at most {MAX_CLASSES} classes"
-    if any(field.embeddings.shape[1] > MAX_DIMENSION for field in fields.values()):
+    projections = [field.metric for field in fields.values()] + list(lengths.usual)
+    if any(own.directions.shape[1] > MAX_DIMENSION for own in projections):
         return f"takes up to {MAX_DIMENSION} dimensions"
     if lengths.sites and list(lengths.metrics) != list(fields):
         return "measures the whitened rows of all fields"
@@ -130,8 +132,8 @@ class FusedEvidence:
         self.columns = 1 + len(self.fields) + lengths.count
         self.widths = {site: len(field.metric.mean) for site, field in fields.items()}
         self.widths |= lengths.widths
-        starts = accumulate(self.widths.values(), initial=self.classes)
-        start = dict(zip(self.sites, starts, strict=False))  # of each site's rows in a joint row
+        *starts, _ = accumulate(self.widths.values(), initial=self.classes)
+        start = dict(zip(self.sites, starts, strict=True))  # of each site's rows in a joint row
         # columns of the lengths: of the rows, of the whitened rows, of what is outside
         of_rows = 1 + len(self.fields)
         of_whitened = of_rows + len(lengths.sites)

@@ -30,9 +30,9 @@ from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, ener
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite, Rows
 
-#: Length below which rows count as equally short, relative to the mean length of training rows; and
-#: what they have outside the usual directions, where shorter parts are hidden by rounding.
-SHORTEST, SHORTEST_OUTSIDE = 1e-3, 1e-2
+#: Length below which rows count as equally short, relative to the mean length of training rows, or
+#: of their offsets from the mean.
+SHORTEST = 1e-3
 
 #: Training rows from which directions are computed.
 MOST_ROWS = 20_000
@@ -60,10 +60,15 @@ class UsualDirections(NamedTuple):
         usual = vectors[:, -max(1, len(mean) // USUAL) :]
         return cls(mean.float(), usual.float().contiguous())
 
-    def lengths(self, rows: Tensor) -> tuple[Tensor, Tensor]:  # (n, D) -> (n,), (n,)
-        """Lengths of the rows' offsets from the mean, and of their parts in these directions."""
+    def outside(self, rows: Tensor) -> Tensor:  # (n, D) -> (n,)
+        """Length of what each row has outside of these directions, in float64.
+
+        Not finite for rows whose squares are beyond float32.
+        """
         offsets = rows.float() - self.mean
-        return _lengths(offsets), _lengths(product(offsets, self.directions.T))
+        inside = product(offsets, self.directions.T)
+        # not the difference of squared lengths, which is rounding where rows vary in few directions
+        return _lengths(offsets - product(inside, self.directions))
 
     def to(self, device: torch.device) -> "UsualDirections":
         """The same on another device."""
@@ -93,7 +98,7 @@ class RowLengths:
             measured.append(metric.whitened(few[site].to(metric.mean.device)))
         lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
         for own, found in zip(few.values(), usual, strict=True):
-            lengths.append(SHORTEST_OUTSIDE * _lengths(own - found.mean).mean().cpu())
+            lengths.append(SHORTEST * _lengths(own - found.mean).mean().cpu())
         shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
         return cls(tuple(sites), dict(metrics), usual, shortest)
 
@@ -124,11 +129,14 @@ class RowLengths:
             whitened = {
                 site: metric.units(rows[site]).lengths for site, metric in self.metrics.items()
             }
-        lengths = [_lengths(rows[site]) for site in self.sites]
-        lengths += [whitened[site] for site in self.metrics]
-        parts = [own.lengths(rows[s]) for s, own in zip(self.sites, self.usual, strict=True)]
-        outside = outside_lengths(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
-        return torch.log(torch.cat([torch.stack(lengths, 1), outside], 1) + self.shortest)
+        plain = [_lengths(rows[site]) for site in self.sites]
+        usual = zip(self.sites, self.usual, strict=True)
+        outside = [own.outside(rows[site]) for site, own in usual]
+        within = [whitened[site] for site in self.metrics]
+        lengths = torch.stack([*plain, *within, *outside], 1)
+        # of rows that are huge: their own lengths
+        lengths = torch.where(lengths.isfinite(), lengths, torch.stack(plain, 1).amax(1)[:, None])
+        return torch.log(lengths + self.shortest)
 
     def beside(
         self,
@@ -146,17 +154,6 @@ class RowLengths:
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
         usual = tuple(own.to(device) for own in self.usual)
         return RowLengths(self.sites, metrics, usual, self.shortest.to(device))
-
-
-def outside_lengths(offsets: Tensor, inside: Tensor) -> Tensor:
-    """Lengths of what offsets have outside of some directions, from their own and those inside.
-
-    Squares are cheaper than what is left itself: its rounding is a thousandth of the offset.
-
-    >>> outside_lengths(torch.tensor([5.0, 5.0]), torch.tensor([3.0, 5.1]))
-    tensor([4., 0.])
-    """
-    return (offsets.square() - inside.square()).clamp(min=0).sqrt()
 
 
 def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)

@@ -134,9 +134,10 @@ class Scorer:
 
     def evidence(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Evidence]:
         """The mixture's probabilities (n, classes), and what both scores are computed from."""
-        posteriors, densities, whitened = self.posteriors(logits, rows)
-        probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-        return probabilities, self.lengths.beside(evidence, logits, rows, whitened)
+        with full_precision(logits.device):
+            posteriors, densities, whitened = self.posteriors(logits, rows)
+            probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
+            return probabilities, self.lengths.beside(evidence, logits, rows, whitened)
 
     def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         probabilities, evidence = self.evidence(logits, rows)
