@@ -10,6 +10,7 @@ from qipf.layered.error_model import Evidence, balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
+    SHORTEST_OUTSIDE,
     NoveltyModel,
     RowLengths,
     UsualDirections,
@@ -58,9 +59,10 @@ def test_lengths_by_numpy(monkeypatch):
     unusual = [np.linalg.eigh(own.T @ own)[1][:, :2] for own in every]
     np.testing.assert_allclose(unusual[1] @ unusual[1].T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
     plain, offsets, _ = lengths(rows)
-    floors = np.array([SHORTEST * own.mean() for own in (*plain, *offsets)])
+    floors = [SHORTEST * own.mean() for own in plain]
+    floors += [SHORTEST_OUTSIDE * own.mean() for own in offsets]
     plain, _, outside = lengths(few)
-    expected = np.log(np.stack([*plain, *outside], 1) + floors)
+    expected = np.log(np.stack([*plain, *outside], 1) + np.array(floors))
     np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-5, atol=1e-5)
 
 

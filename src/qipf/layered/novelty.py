@@ -30,9 +30,11 @@ from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, ener
 from qipf.layered.metric import Metric
 from qipf.network.features import LayerSite, Rows
 
-#: Length below which rows count as equally short, relative to the mean length of training rows, or
-#: of their offsets from the mean.
+#: Length below which rows count as equally short, relative to the mean length of training rows.
 SHORTEST = 1e-3
+
+#: The same of what rows have outside the usual directions, relative to the mean length of offsets.
+SHORTEST_OUTSIDE = 1e-2
 
 #: Training rows from which directions are computed.
 MOST_ROWS = 20_000
@@ -98,7 +100,7 @@ class RowLengths:
             measured.append(metric.whitened(few[site].to(metric.mean.device)))
         lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
         for own, found in zip(few.values(), usual, strict=True):
-            lengths.append(SHORTEST * _lengths(own - found.mean).mean().cpu())
+            lengths.append(SHORTEST_OUTSIDE * _lengths(own - found.mean).mean().cpu())
         shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
         return cls(tuple(sites), dict(metrics), usual, shortest)
 
