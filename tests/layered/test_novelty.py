@@ -267,13 +267,39 @@ def test_the_mean_of_standardised_columns():
     torch.testing.assert_close(standardised_mean(wide)(wide), plain)
 
 
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_without_unusual_parts_leave_no_rounding_in_the_distance(width):
+    """All directions of so narrow a layer are usual, or rows vary in few of them."""
+    rng = np.random.default_rng(width)
+    flat = rng.normal(size=(300, width)) @ rng.normal(size=(width, 16))
+    rows = {
+        FIRST: torch.from_numpy(rng.normal(size=(300, 1)) * 7 + 3).float(),
+        LAST: torch.from_numpy(flat).float(),
+    }
+    lengths = RowLengths.of(rows, (FIRST, LAST), {})
+    logits = torch.from_numpy(rng.normal(size=(300, 3)))
+    energies = unusual_columns(logits, torch.zeros(300, 0))
+
+    def evidence(rows):
+        return of(torch.cat([energies, lengths(logits, rows)], 1))
+
+    model = fit_novelty_model(evidence(rows), torch.arange(300) >= 150, 0)
+    used = [bool(row.any()) for row in model.whiten]
+    assert used == [True, True, True, False, False]  # energy, lengths, parts
+    noise = {site: own * (1 + 1e-7 * torch.randn_like(own)) for site, own in rows.items()}
+    torch.testing.assert_close(
+        model.columns(evidence(noise))[:, 3], model.columns(evidence(rows))[:, 3], rtol=0, atol=1e-4
+    )
+
+
 def test_columns_that_vary_by_rounding_alone_count_as_constant():
-    """Less than a billionth of the largest number, or of one where all numbers are smaller."""
+    """Less than a ten-thousandth, or a billionth of the largest number."""
     rng = np.random.default_rng(0)
-    rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-10, 7e-4, 1.0] + [0, 0, 1e6, 0])
+    rows = torch.from_numpy(rng.normal(size=(50, 4)) * [1.0, 7e-5, 7e-4, 1.0] + [0, 0, 1e6, 0])
     model = fit_novelty_model(of(rows), torch.zeros(50, dtype=torch.bool), 3)
     used = [bool(row.any()) for row in model.whiten]
     assert used == [True, False, False, True]
+    rows[:, 1] *= 1e-5  # a billionth of one, where all numbers are smaller
     slopes = standardised_mean(rows).slopes
     np.testing.assert_allclose(slopes, [1 / rows[:, 0].numpy().std() / 4, 0, 0,
                                         1 / rows[:, 3].numpy().std() / 4])  # fmt: skip

@@ -1,5 +1,6 @@
 """Batches and arguments: what reaches the network."""
 
+import re
 from collections import OrderedDict, UserDict
 
 import numpy as np
@@ -232,3 +233,16 @@ def test_moved_statistics_of_batch_norm_are_named(make):
     net(inputs)
     with pytest.raises(QIPFInputError, match="a call in training mode, which moves the statistics"):
         model(inputs)
+
+
+@pytest.mark.parametrize("make", [qipf.wrap, qipf.LayeredQIPF])
+def test_labels_beside_inputs_name_the_way_out(make):
+    model = make(nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)))
+    inputs, labels = torch.zeros(3, 2), torch.zeros(3).long()
+    for verb in ("fit", "calibrate"):
+        message = (
+            f"{verb} takes one loader of batches (inputs, labels). For two arrays: "
+            f"{verb}([(inputs, labels)])."
+        )
+        with pytest.raises(QIPFInputError, match=re.escape(message)):
+            getattr(model, verb)(inputs, labels)

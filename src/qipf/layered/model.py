@@ -25,7 +25,7 @@ from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
-from qipf.network.batches import batches, few_rows
+from qipf.network.batches import batches, few_rows, refuse_labels
 from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
@@ -128,13 +128,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         self.random_state = random_state
         self.nan_policy = nan_policy
 
-    def fit(self, loader: Iterable[Any]) -> "Self":
+    def fit(self, loader: Iterable[Any], labels: None = None) -> "Self":
         """Stream labelled training data and build the fields.
 
         Batches are ``(inputs, labels)``, where inputs may be a tuple or a dict, or a dict with the
         labels under ``"labels"`` or ``"label"``.
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
+        refuse_labels(labels, "fit")
         self._check_parameters()
         random, effort = np.random.RandomState(self.random_state), EFFORTS[self.effort]
         sites: tuple[LayerSite, ...] = ()

@@ -42,6 +42,10 @@ MOST_ROWS = 20_000
 #: One in so many directions of a layer's rows are usual: those in which training rows vary most.
 USUAL = 8
 
+#: Least standard deviation of a number that the distance is taken of, all of which are logarithms
+#: or log-odds: a smaller one is rounding, for example of parts of rows that have none.
+LEAST_DEVIATION = 1e-4
+
 #: Columns of the regression, beside the constant.
 COLUMNS = 5
 
@@ -241,7 +245,7 @@ def fit_novelty_model(
     unusual = evidence.unusual
     clean = unusual[~perturbed]
     mean, deviation = clean.mean(0), clean.std(0, correction=0)
-    varies = deviation > CONSTANT * clean.abs().amax(0).clamp(min=1)
+    varies = deviation > (CONSTANT * clean.abs().amax(0)).clamp(min=LEAST_DEVIATION)
     scale = torch.where(varies, 1 / deviation, 0.0)
     covariance = torch.from_numpy(ledoit_wolf(((clean - mean) * scale).numpy())[0])
     values, vectors = torch.linalg.eigh(covariance)

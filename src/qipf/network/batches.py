@@ -132,3 +132,12 @@ def _of_mapping(net: nn.Module, options: dict[str, Any]) -> Example:
 def few_rows(example: Example) -> Example:
     """The first rows, copied: an example for an export."""
     return example.take(slice(ROWS)).mapped(lambda part: part.detach().clone())
+
+
+def refuse_labels(labels: object, verb: str) -> None:
+    """Raise for labels beside a loader, as scikit-learn's estimators take them."""
+    if labels is not None:
+        raise QIPFInputError(
+            f"{verb} takes one loader of batches (inputs, labels). For two arrays: "
+            f"{verb}([(inputs, labels)])."
+        )

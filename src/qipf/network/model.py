@@ -19,7 +19,7 @@ from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import Example, checked_example, shortened, traced, with_tokens
-from qipf.network.batches import arguments, batches, few_rows
+from qipf.network.batches import arguments, batches, few_rows, refuse_labels
 from qipf.network.forward import device_of, evaluating, fingerprint, unchanged, versions
 from qipf.network.tasks import Task
 from qipf.validation.arrays import blank, refuse_missing
@@ -228,7 +228,7 @@ class NetworkModel(CalibrationMixin, ABC):
         with evaluating(self.net):
             return self._scores(example)
 
-    def calibrate(self, loader: Iterable[Any]) -> "Self":
+    def calibrate(self, loader: Iterable[Any], labels: None = None) -> "Self":
         """Keep the scores of held-out data, for p-values, accept rules and monitors.
 
         Batches as in `fit`, with labels for `accept_rule` and accuracy estimates. The data must
@@ -236,6 +236,7 @@ class NetworkModel(CalibrationMixin, ABC):
         predictions (pixels, labels) one is drawn at random, because predictions of one input
         depend on each other.
         """
+        refuse_labels(labels, "calibrate")
         self._set_calibration(self._outcomes(loader))
         return self
 

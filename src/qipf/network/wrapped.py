@@ -17,7 +17,7 @@ from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
-from qipf.network.batches import batches
+from qipf.network.batches import batches, refuse_labels
 from qipf.network.features import LayerSite, attention_mask, flatten_pooling, mean_pooling, run_once
 from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
@@ -116,7 +116,7 @@ class WrappedModel(NetworkModel):
         self.ignore_index = ignore_index
         self.task_: Task | None = None
 
-    def fit(self, loader: Iterable[Any]) -> "Self":
+    def fit(self, loader: Iterable[Any], labels: None = None) -> "Self":
         """Stream training data through the network and build the field from its predictions.
 
         `loader` yields batches: ``(inputs, labels)``, ``inputs`` alone, or a dict of keyword
@@ -125,6 +125,7 @@ class WrappedModel(NetworkModel):
         whatever the loader's length. With labels the bandwidth is chosen by the detection of
         errors and, where they are few, of correct predictions near an error.
         """
+        refuse_labels(labels, "fit")
         self._check_parameters()
         field = clone(self.field)
         example: Example | None = None
@@ -146,10 +147,10 @@ class WrappedModel(NetworkModel):
                 require_finite(rows, f"the network's output for batch {batch.number}")
                 logits, wrong = class_logits(logits), None
                 if batch.labels is not None:
-                    labels = task.labels(batch.labels, output, f"labels of batch {batch.number}")
-                    wrong = logits.argmax(1) != labels
+                    truth = task.labels(batch.labels, output, f"labels of batch {batch.number}")
+                    wrong = logits.argmax(1) != truth
                     if task.dense:
-                        known = labels != task.ignore_index
+                        known = truth != task.ignore_index
                         rows, logits, wrong = rows[known], logits[known], wrong[known]
                 if rows.shape[0] > 0:
                     example = example or inputs
