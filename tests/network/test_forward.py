@@ -1,6 +1,7 @@
 """Evaluation mode of networks that threads and forked processes share."""
 
 import threading
+import warnings
 
 import pytest
 import torch
@@ -114,3 +115,12 @@ def test_the_modes_of_all_modules_are_restored_even_if_the_network_sets_its_own(
         assert not any(module.training for module in net.modules())
         net[1].train()
     assert [module.training for module in net] == [True, False]
+
+
+def test_a_layer_of_a_scripted_network():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch call it deprecated
+        net = torch.jit.script(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))))
+    assert named_layer(net, "1.0").weight.shape == (1, 3)
+    with pytest.raises(QIPFInputError, match="has no layer 'training'"):
+        named_layer(net, "training")

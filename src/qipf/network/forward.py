@@ -163,7 +163,8 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
     if isinstance(layer, str) and layer:
         found: nn.Module | None = net
         for part in layer.split("."):
-            found = None if found is None else found._modules.get(part)
+            own = getattr(found, part, None)  # scripted modules have no plain dictionary of them
+            found = own if isinstance(own, nn.Module) else None
         if found is not None:
             return found
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
