@@ -168,7 +168,7 @@ def test_terms_of_both_scores(model, fresh):
         layers = [posterior.name for posterior in told.posteriors]
         assert [name for name, _ in told.terms] == ["constant", "mixture", *layers]
         named = [name for name, _ in told.novelty_terms]
-        assert named == ["constant", "energy", layers[-1], "unusual part", "distance", "mixture"]
+        assert named == ["constant", "energy", layers[-1], "residual", "distance", "mixture"]
     assert Explanation(0, -1e4, 1.0, (), None, None, (), ()).p_error == 0.0
 
 

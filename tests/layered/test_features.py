@@ -51,9 +51,9 @@ def test_the_scores_are_sums_of_log_odds_and_log_densities(model):
     lengths = [np.linalg.norm(features[site.layer], axis=1) for site in own.sites]
     for site, metric in own.metrics.items():
         lengths.append(metric.whitened(torch.from_numpy(features[site.layer])).norm(dim=1).numpy())
-    for site, usual in zip(own.sites, own.usual, strict=True):
-        offsets = features[site.layer] - usual.mean.numpy()
-        left = offsets - offsets @ usual.directions.numpy() @ usual.directions.numpy().T
+    for site, subspace in zip(own.sites, own.subspaces, strict=True):
+        offsets = features[site.layer] - subspace.mean.numpy()
+        left = offsets - offsets @ subspace.directions.numpy() @ subspace.directions.numpy().T
         lengths.append(np.linalg.norm(left, axis=1))
     lengths = np.log(np.stack(lengths, 1) + own.shortest.numpy())
     density = model.log_density(features, logits)

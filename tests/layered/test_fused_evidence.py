@@ -208,7 +208,11 @@ def scores_there(fields, weights, logits, rows, others, measured):
     by_site, read = named(fields), named([*rows, *others])
     sites = tuple(read) if measured else ()
     random = torch.Generator().manual_seed(2)
-    seen = {s: r.std() * torch.randn(200, r.shape[1], generator=random) for s, r in read.items()}
+    seen = {
+        site: own.double().std().clamp(max=1e20).float()
+        * torch.randn(200, own.shape[1], generator=random)
+        for site, own in read.items()
+    }
     lengths = RowLengths.of(seen, sites, {s: f.metric for s, f in by_site.items() if measured})
     models = models_of(len(fields), lengths.count)
     scorer = Scorer(by_site, weights, models[0], lengths, models[1], torch.device("cpu"))
@@ -217,11 +221,11 @@ def scores_there(fields, weights, logits, rows, others, measured):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "others"), [(4, 0), (19, 1)])
+@pytest.mark.parametrize(("count", "others", "size"), [(4, 0, 1), (19, 1, 1e20), (3, 1, 3e38)])
 @pytest.mark.parametrize("measured", [True, False])
-def test_scores_by_the_kernels_are_those_of_pytorch(interpreter, count, others, measured):
+def test_scores_by_the_kernels_are_those_of_pytorch(interpreter, count, others, size, measured):
     random = torch.Generator().manual_seed(1)
-    extra = [1e20 * torch.randn(count, 70, generator=random) for _ in range(others)]
+    extra = [size * (2 * torch.rand(count, 70, generator=random) - 1) for _ in range(others)]
     inputs = (*make_inputs(count), extra, measured)
     wanted = scores_there(*inputs)
     for found, one in zip(interpreter(scores_there, *inputs), wanted, strict=True):

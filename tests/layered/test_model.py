@@ -266,15 +266,6 @@ def test_autocast_does_not_reach_the_scores(model, fresh):
             torch.testing.assert_close(found, one, rtol=1e-6, atol=1e-6)
 
 
-def test_fitted_in_inference_mode_it_can_be_exported(net, data, fresh):
-    plain = LayeredQIPF(net, **FEW).fit([data])
-    with torch.inference_mode():
-        model = LayeredQIPF(net, **FEW).fit([tuple(part.clone() for part in data)])
-    torch.testing.assert_close(model.uncertainty(fresh), plain.uncertainty(fresh))
-    program = model.export()
-    assert program.module()(fresh[:3])["novelty"].shape == (3,)
-
-
 def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         model = LayeredQIPF(net, **FEW).fit([data])

@@ -10,10 +10,10 @@ from qipf.layered.error_model import Evidence, balanced, fit_log_odds
 from qipf.layered.metric import Metric
 from qipf.layered.novelty import (
     SHORTEST,
-    SHORTEST_OUTSIDE,
+    SHORTEST_RESIDUAL,
     NoveltyModel,
+    PrincipalSubspace,
     RowLengths,
-    UsualDirections,
     fit_novelty_model,
     standardised_mean,
     unusual_columns,
@@ -33,7 +33,7 @@ def rows_of(count, seed=0, spread=(5.0, 3.0, 0.1, 0.01)):
 
 
 def test_lengths_by_numpy(monkeypatch):
-    monkeypatch.setattr("qipf.layered.novelty.USUAL", 2)
+    monkeypatch.setattr("qipf.layered.novelty.PRINCIPAL", 2)
     rows, turn = rows_of(5000)
     metric = Metric(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([[1.0], [0.5], [0.0]]), True)
     found = RowLengths.of(rows, (FIRST, LAST), {FIRST: metric})
@@ -46,65 +46,66 @@ def test_lengths_by_numpy(monkeypatch):
         return np.abs(own[:, 0] - 1 + own[:, 1] / 2)
 
     def lengths(rows):
-        """Of rows, of whitened rows, of offsets, and of what they have outside."""
+        """Of rows, of whitened rows, of offsets, and of residuals."""
         own = [rows[site].double().numpy() for site in (FIRST, LAST)]
         offsets = [part - mean for part, mean in zip(own, means, strict=True)]
-        parts = [part @ least for part, least in zip(offsets, unusual, strict=True)]
+        parts = [part @ rest for part, rest in zip(offsets, complements, strict=True)]
         norm = [[np.linalg.norm(part, axis=1) for part in kind] for kind in (own, offsets, parts)]
         return [*norm[0], whitened(own[0])], norm[1], norm[2]
 
     means = [rows[site].double().numpy().mean(0) for site in (FIRST, LAST)]
     every = [rows[site].double().numpy() - mean for site, mean in zip(rows, means, strict=True)]
-    # one of three directions is usual, and two of four
-    unusual = [np.linalg.eigh(own.T @ own)[1][:, :2] for own in every]
-    np.testing.assert_allclose(unusual[1] @ unusual[1].T, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
+    # the subspaces have one of three dimensions, and two of four
+    complements = [np.linalg.eigh(own.T @ own)[1][:, :2] for own in every]
+    last = complements[1] @ complements[1].T
+    np.testing.assert_allclose(last, turn[:, 2:] @ turn[:, 2:].T, atol=0.01)
     plain, offsets, _ = lengths(rows)
     floors = [SHORTEST * own.mean() for own in plain]
-    floors += [SHORTEST_OUTSIDE * own.mean() for own in offsets]
-    plain, _, outside = lengths(few)
-    expected = np.log(np.stack([*plain, *outside], 1) + np.array(floors))
+    floors += [SHORTEST_RESIDUAL * own.mean() for own in offsets]
+    plain, _, residuals = lengths(few)
+    expected = np.log(np.stack([*plain, *residuals], 1) + np.array(floors))
     np.testing.assert_allclose(found(torch.zeros(20, 3), few), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_outside_of_the_usual_directions():
+def test_residuals_of_a_subspace():
     rows, turn = rows_of(5000)
-    usual = UsualDirections.of(rows[LAST])  # one of four directions
-    torch.testing.assert_close(usual.directions.T @ usual.directions, torch.eye(1))
-    moved = torch.from_numpy(30 * turn.T).float() + usual.mean
-    np.testing.assert_allclose(usual.outside(moved), [0, 30, 30, 30], atol=0.5)
+    subspace = PrincipalSubspace.of(rows[LAST])  # one of four dimensions
+    torch.testing.assert_close(subspace.directions.T @ subspace.directions, torch.eye(1))
+    moved = torch.from_numpy(30 * turn.T).float() + subspace.mean
+    np.testing.assert_allclose(subspace.residuals(moved), [0, 30, 30, 30], atol=0.5)
 
 
-def test_parts_of_rows_that_vary_in_few_directions_are_no_rounding():
+def test_residuals_of_rows_that_vary_in_few_directions_are_no_rounding():
     """A thousandth of the row's length, of which float32 has four digits, in any order of sums."""
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(400, 9)) @ rng.normal(size=(9, 512)) * 10
     part = rng.normal(size=(400, 512)) * 0.03
     rows = torch.from_numpy(flat + part).float()
-    usual = UsualDirections.of(rows)  # 64 directions
-    left = usual.directions.double()
-    offsets = rows.double() - usual.mean.double()
+    subspace = PrincipalSubspace.of(rows)  # 64 dimensions
+    left = subspace.directions.double()
+    offsets = rows.double() - subspace.mean.double()
     exact = (offsets - offsets @ left @ left.T).norm(dim=1)
     assert float((exact / offsets.norm(dim=1)).max()) < 5e-3
-    np.testing.assert_allclose(usual.outside(rows), exact, rtol=2e-3)
+    np.testing.assert_allclose(subspace.residuals(rows), exact, rtol=2e-3)
     order = torch.from_numpy(rng.permutation(512))
-    moved = UsualDirections(usual.mean[order], usual.directions[order].contiguous())
-    np.testing.assert_allclose(moved.outside(rows[:, order]), exact, rtol=2e-3)
+    moved = PrincipalSubspace(subspace.mean[order], subspace.directions[order].contiguous())
+    np.testing.assert_allclose(moved.residuals(rows[:, order]), exact, rtol=2e-3)
 
 
 @given(st.integers(1, 40), st.floats(-3, 3))
-def test_usual_directions_and_the_rest_make_up_the_offset(width, exponent):
+def test_subspace_and_residual_make_up_the_offset(width, exponent):
     rng = np.random.default_rng(width)
     rows = torch.from_numpy(rng.normal(size=(60, width)) * 10**exponent).float()
-    usual = UsualDirections.of(rows)
-    offsets = rows - usual.mean
-    inside = (offsets @ usual.directions).double().norm(dim=1)
-    outside = usual.outside(rows)
-    whole = torch.hypot(inside, outside)
+    subspace = PrincipalSubspace.of(rows)
+    offsets = rows - subspace.mean
+    inside = (offsets @ subspace.directions).double().norm(dim=1)
+    residuals = subspace.residuals(rows)
+    whole = torch.hypot(inside, residuals)
     torch.testing.assert_close(whole, offsets.double().norm(dim=1), rtol=1e-5, atol=1e-12)
     turned = torch.linalg.qr(torch.from_numpy(rng.normal(size=(width, width)))).Q.float()
-    again = UsualDirections.of(rows @ turned).outside(rows @ turned)
+    again = PrincipalSubspace.of(rows @ turned).residuals(rows @ turned)
     close = {"rtol": 1e-2, "atol": 2e-3 * float(offsets.norm(dim=1).max())}
-    torch.testing.assert_close(again, outside, **close)
+    torch.testing.assert_close(again, residuals, **close)
 
 
 def test_rows_that_are_zero_or_huge_have_finite_lengths():
@@ -114,8 +115,21 @@ def test_rows_that_are_zero_or_huge_have_finite_lengths():
     for value in (0.0, 1e-40, 3e38):
         lengths = found(torch.zeros(10, 2), {LAST: torch.full((10, 4), value)})
         assert bool(torch.isfinite(lengths).all())
-    # plain, whitened, and all of it outside of the only usual direction, or as long as the row
+    # plain, whitened, and the residual of a subspace that it has no part in, or as long as the row
     assert float((lengths - np.log(6e38)).abs().max()) < 0.2
+
+
+def test_where_a_product_overflows_the_length_is_that_of_the_row_itself():
+    metric = Metric(torch.zeros(4), torch.full((4, 2), 1.0), False)
+    short = RowLengths.of(
+        dict.fromkeys((FIRST, LAST), torch.ones(9, 4)), (FIRST, LAST), {FIRST: metric}
+    )
+    huge, ones = torch.full((1, 4), 3e38), torch.ones(1, 4)
+    found = short(torch.zeros(1, 2), {FIRST: huge, LAST: ones})[0]
+    own = np.log(6e38)
+    assert float((found[[0, 2]] - own).abs().max()) < 0.01
+    assert float(found[1]) == pytest.approx(np.log(2), abs=0.01)
+    assert float(found[4]) < 0  # not the length of the other layer's row
 
 
 def test_rows_are_whitened_where_their_metric_is():
@@ -198,7 +212,7 @@ def test_novelty_of_perturbed_rows_is_higher_on_both_sides_of_the_clean_ones():
 def test_each_column_is_heard_if_it_alone_tells_perturbed_rows():
     rng = np.random.default_rng(0)
     perturbed = torch.arange(400) >= 200
-    for place, column in ((0, 0), (2, 1), (4, 2)):  # energy, second of two layers, unusual part
+    for place, column in ((0, 0), (2, 1), (4, 2)):  # energy, second of two layers, residual
         rows = torch.from_numpy(rng.normal(size=(400, 5)))
         rows[perturbed, place] += 4
         slopes = fit_novelty_model(of(rows), perturbed, 2).log_odds.slopes
@@ -269,7 +283,7 @@ def test_the_mean_of_standardised_columns():
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_rows_without_unusual_parts_leave_no_rounding_in_the_distance(width):
-    """All directions of so narrow a layer are usual, or rows vary in few of them."""
+    """The subspace of so narrow a layer has all dimensions, or rows vary in few of them."""
     rng = np.random.default_rng(width)
     flat = rng.normal(size=(300, width)) @ rng.normal(size=(width, 16))
     rows = {

@@ -1,6 +1,8 @@
 """Files of layered models: exact round trips, and the rejection of invalid headers and arrays."""
 
+import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import qipf
 from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.io.container import decode, encode
 from qipf.layered.mixture import log_odds_of_error
+from qipf.layered.novelty import PrincipalSubspace
 from qipf.layered.state import SCORES
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated_layers, layered_data, layered_network
@@ -249,9 +252,9 @@ def test_scores_of_a_file_without_them(tmp_path, model, valid):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("usual mean 0", lambda a: a + np.float32(3e38), "arrays of lengths are out of range"),
-        ("usual directions 0", lambda a: 2 + a, "arrays of lengths are out of range"),
-        ("usual directions 0", lambda a: a[:-1], "arrays of lengths do not fit each other"),
+        ("subspace mean 0", lambda a: a + np.float32(3e38), "arrays of lengths are out of range"),
+        ("subspace directions 0", lambda a: 2 + a, "arrays of lengths are out of range"),
+        ("subspace directions 0", lambda a: a[:-1], "arrays of lengths do not fit each other"),
         ("shortest", lambda a: 0 * a, "arrays of lengths are out of range"),
         ("shortest", lambda a: a[:-1], "arrays of lengths do not fit each other"),
     ],
@@ -265,7 +268,7 @@ def test_lengths_that_cannot_be(tmp_path, model, valid, name, change, message):
 
 def test_a_file_with_the_lengths_of_an_earlier_version(tmp_path, model, valid):
     header, arrays = decode(valid, "")
-    old = {name: value for name, value in arrays.items() if not name.startswith("usual")}
+    old = {name: value for name, value in arrays.items() if not name.startswith("subspace")}
     old |= {"length mean": np.ones(9, np.float32), "length outside": np.zeros((9, 2), np.float32)}
     (tmp_path / "old").write_bytes(encode(header, old))
     with pytest.raises(QIPFFileError, match="if an earlier version wrote it, fit again"):
@@ -275,10 +278,16 @@ def test_a_file_with_the_lengths_of_an_earlier_version(tmp_path, model, valid):
 def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     header, arrays = decode(valid, "")
     wide = np.ones(9, np.float32), np.zeros((9, 2), np.float32)
-    changed = dict(zip(("usual mean 0", "usual directions 0"), wide, strict=True))
+    changed = dict(zip(("subspace mean 0", "subspace directions 0"), wide, strict=True))
     (tmp_path / "bad").write_bytes(encode(header, {**arrays, **changed}))
+    with pytest.raises(QIPFFileError, match="its arrays of lengths do not fit its layers"):
+        qipf.load(tmp_path / "bad", model.net)
+    # a layer without a field shows its width when it is read
+    other = copy.copy(model)
+    subspaces = (PrincipalSubspace(*map(torch.from_numpy, wide)), *model.lengths_.subspaces[1:])
+    other.lengths_ = replace(model.lengths_, subspaces=subspaces)
     with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Fit it again"):
-        qipf.load(tmp_path / "bad", model.net)(INPUTS)
+        other(INPUTS)
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -9,6 +9,7 @@ from torch import nn
 
 import qipf
 from qipf.errors import QIPFInputError
+from qipf.network.features import LayerSite, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of
 from tests.forks import in_child
 
@@ -124,3 +125,23 @@ def test_a_layer_of_a_scripted_network():
     assert named_layer(net, "1.0").weight.shape == (1, 3)
     with pytest.raises(QIPFInputError, match="has no layer 'training'"):
         named_layer(net, "training")
+    for layer in ("1.0", "1"):
+        with pytest.raises(QIPFInputError, match=r"layers of a scripted .* cannot be read"):
+            run_in_batches(net, torch.zeros(2, 2), [LayerSite(layer)])
+    with pytest.raises(QIPFInputError, match="scripted or traced networks cannot be read"):
+        chosen_sites(net, lambda: net(torch.zeros(2, 2)))
+
+
+def test_a_layer_is_no_property_of_its_network():
+    class Fails(nn.Sequential):
+        @property
+        def trainer(self):
+            raise RuntimeError("not attached to a trainer")
+
+        @property
+        def core(self):
+            return self[0]
+
+    for name in ("trainer", "core"):
+        with pytest.raises(QIPFInputError, match=f"has no layer '{name}'"):
+            named_layer(Fails(nn.Linear(2, 2)), name)

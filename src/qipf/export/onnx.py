@@ -196,7 +196,8 @@ def converted(
             f"{LARGEST / 1e9:.1f} GB. Export fewer centres (max_centers=), or the field alone."
         )
     try:
-        with quiet():
+        # without gradients: tensors made in inference mode cannot be saved for them
+        with quiet(), torch.no_grad():
             written = torch.onnx.export(
                 program,
                 dynamo=True,

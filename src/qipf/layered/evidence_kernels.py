@@ -38,7 +38,7 @@ def metric_kernel(
     mean_ptr,  # (all widths,) float32
     directions_ptr,  # (all widths, DIMENSION) float32
     layer_ptr,  # (entries, 6) int32: first number, width, gain_free, place in mean and directions,
-    # column of the length in `unusual`, or -1, and whether it is that outside of the directions
+    # column of the length in `unusual`, or -1, and whether it is that of the residual
     shortest_ptr,  # (columns,) float64
     unit_ptr,  # (layers, n, DIMENSION) float32, written; layers are the first entries
     unusual_ptr,  # (n, columns) float64: lengths are written
@@ -52,8 +52,7 @@ def metric_kernel(
 ):
     """Rows of a layer, whitened and scaled to unit length, as `qipf.layered.metric.Metric`.
 
-    Or the length of what rows have outside of some directions, as
-    `qipf.layered.novelty.UsualDirections`.
+    Or the lengths of their residuals, as `qipf.layered.novelty.PrincipalSubspace`.
     """
     layer = tl.program_id(1)
     first = tl.load(layer_ptr + 6 * layer)
@@ -61,7 +60,7 @@ def metric_kernel(
     gain_free = tl.load(layer_ptr + 6 * layer + 2)
     place = tl.load(layer_ptr + 6 * layer + 3)
     measured = tl.load(layer_ptr + 6 * layer + 4)
-    is_outside = tl.load(layer_ptr + 6 * layer + 5)
+    is_residual = tl.load(layer_ptr + 6 * layer + 5)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     step, column = tl.arange(0, STEP), tl.arange(0, DIMENSION)
     live = row < n
@@ -90,11 +89,11 @@ def metric_kernel(
         at = (place + k + step)[:, None] * DIMENSION + column[None, :]
         directions = tl.load(directions_ptr + at, mask=known[:, None], other=0.0)
         found = tl.dot(x, directions, found, input_precision=PRECISION)
-    if is_outside == 0:
+    if is_residual == 0:
         at = (layer.to(tl.int64) * n + row)[:, None] * DIMENSION + column[None, :]
         tl.store(unit_ptr + at, _unit_rows(found), mask=live[:, None])
-    squares = _squares(found)
-    if is_outside != 0:
+        squares = _squares(found)
+    else:
         squares = tl.zeros([ROWS], tl.float64)
         for k in range(0, width, STEP):
             known = k + step < width
@@ -103,6 +102,13 @@ def metric_kernel(
             at = (place + k + step)[None, :] * DIMENSION + column[:, None]
             directions = tl.load(directions_ptr + at, mask=known[None, :], other=0.0)
             squares += _squares(x - tl.dot(found, directions, input_precision=PRECISION))
+    huge = (squares < float("inf")) == 0
+    if tl.sum(huge.to(tl.int32), 0) > 0:  # products beyond float32: the row's own length
+        own = tl.zeros([ROWS], tl.float64)
+        for k in range(0, width, STEP):
+            inside = live[:, None] & (k + step < width)[None, :]
+            own += _squares(tl.load(start + k, mask=inside, other=0.0))
+        squares = tl.where(huge, own, squares)
     length = _log_length(squares, shortest_ptr, tl.maximum(measured, 0))
     tl.store(unusual_ptr + row * columns + measured, length, mask=live & (measured >= 0))
 

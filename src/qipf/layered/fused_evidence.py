@@ -1,7 +1,7 @@
 r"""The scores of predictions in a few CUDA kernels that never write the kernel matrix.
 
-The first maps the rows of all layers to the unit sphere, and measures what they have outside of the
-usual directions (`qipf.layered.novelty`). The second sums the kernels by class, and
+The first maps the rows of all layers to the unit sphere, and measures their residuals
+(`qipf.layered.novelty`). The second sums the kernels by class, and
 keeps their logarithms,
 
 .. math:: \ell_c = \log \sum_{y_i = c} m_i\, e^{u \cdot u_i / \sigma^2},
@@ -34,7 +34,7 @@ from qipf.layered.evidence_kernels import (
     score_kernel,
 )
 from qipf.layered.metric import Metric
-from qipf.layered.novelty import NoveltyModel, RowLengths, UsualDirections
+from qipf.layered.novelty import NoveltyModel, PrincipalSubspace, RowLengths
 from qipf.network.features import LayerSite, Rows
 
 #: Most classes, whose posteriors a program holds in its registers.
@@ -62,7 +62,7 @@ def obstacle(
         return reason
     if not fields or next(iter(fields.values())).classes > MAX_CLASSES:
         return f"needs layers, and at most {MAX_CLASSES} classes"
-    projections = [field.metric for field in fields.values()] + list(lengths.usual)
+    projections = [field.metric for field in fields.values()] + list(lengths.subspaces)
     if any(own.directions.shape[1] > MAX_DIMENSION for own in projections):
         return f"takes up to {MAX_DIMENSION} dimensions"
     if lengths.sites and list(lengths.metrics) != list(fields):
@@ -125,7 +125,7 @@ class FusedEvidence:
         first = self.fields[0]
         self.classes, self.device = first.classes, first.embeddings.device
         projected = [field.embeddings.shape[1] for field in self.fields]
-        projected += [own.directions.shape[1] for own in lengths.usual]
+        projected += [own.directions.shape[1] for own in lengths.subspaces]
         self.dimension = max(16, power_of_two(max(projected)))
         self.sites = lengths.read_beside(fields)
         self._measured = bool(lengths.sites)
@@ -134,22 +134,22 @@ class FusedEvidence:
         self.widths |= lengths.widths
         *starts, _ = accumulate(self.widths.values(), initial=self.classes)
         start = dict(zip(self.sites, starts, strict=True))  # of each site's rows in a joint row
-        # columns of the lengths: of the rows, of the whitened rows, of what is outside
+        # columns of the lengths: of the rows, of the whitened rows, of the residuals
         of_rows = 1 + len(self.fields)
         of_whitened = of_rows + len(lengths.sites)
-        of_outside = of_whitened + len(self.fields)
+        of_residuals = of_whitened + len(self.fields)
         # where they are measured, all fields have whitened rows (`obstacle`)
-        projections: list[tuple[LayerSite, Metric | UsualDirections, int, int, int]] = [
+        projections: list[tuple[LayerSite, Metric | PrincipalSubspace, int, int, int]] = [
             (site, f.metric, int(f.metric.gain_free), of_whitened + i if self._measured else -1, 0)
             for i, (site, f) in enumerate(fields.items())
         ]
         projections += [
-            (site, usual, 0, of_outside + i, 1)
-            for i, (site, usual) in enumerate(zip(lengths.sites, lengths.usual, strict=True))
+            (site, subspace, 0, of_residuals + i, 1)
+            for i, (site, subspace) in enumerate(zip(lengths.sites, lengths.subspaces, strict=True))
         ]
         layers, place = [], 0
-        for site, _, gain_free, column, outside in projections:
-            layers.append([start[site], self.widths[site], gain_free, place, column, outside])
+        for site, _, gain_free, column, residual in projections:
+            layers.append([start[site], self.widths[site], gain_free, place, column, residual])
             place += self.widths[site]
         self._layers = self._table(layers)
         self._means = torch.cat([own.mean.to(self.device) for _, own, *_ in projections])
@@ -240,7 +240,7 @@ class FusedEvidence:
     def units(self, joint: Tensor, unusual: Tensor) -> Tensor:  # -> (layers, n, dimension)
         """The rows of all layers on the unit sphere.
 
-        Lengths before that, and of what rows have outside the usual directions, go to `unusual`.
+        Lengths before that, and of residuals, go to `unusual`.
         """
         count = len(joint)
         units = joint.new_empty(len(self.fields), count, self.dimension)

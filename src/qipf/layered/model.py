@@ -136,11 +136,6 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         Memory is bounded by the samples that are kept, whatever the loader's length.
         """
         refuse_labels(labels, "fit")
-        with torch.inference_mode(False):  # tensors that are made in it cannot be exported
-            self._fit(loader)
-        return self
-
-    def _fit(self, loader: Iterable[Any]) -> None:
         self._check_parameters()
         random, effort = np.random.RandomState(self.random_state), EFFORTS[self.effort]
         sites: tuple[LayerSite, ...] = ()
@@ -200,6 +195,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             )
             model._set_fitted(example)
             model._fit_scores(tuning, posteriors, seen)
+        return self
 
     def _check_parameters(self) -> None:
         self._require_module()

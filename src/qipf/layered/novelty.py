@@ -5,11 +5,11 @@ The novelty is the log-odds that an input is perturbed or a pseudo-outlier
 
 - the energy :math:`-\log\sum_c e^{z_c}` of the logits z,
 - minus the log density of the last layer's field,
-- the logarithm of the length of what the last row has outside the directions in which the training
-  rows vary most,
+- the logarithm of the length of the last row's residual, its part outside the principal subspace of
+  the training rows,
 - the squared Mahalanobis distance from clean rows of the energy, the log densities of all fields,
   and the logarithms of three kinds of lengths: of all rows that are read, of the fields' rows after
-  whitening, and of what all rows have outside the directions in which training rows vary most,
+  whitening, and of the residuals of all rows,
 - the log-odds of the mixture against the predicted class.
 
 The fields see directions alone (`qipf.layered.metric`); the lengths are what they leave out. The
@@ -33,61 +33,61 @@ from qipf.network.features import LayerSite, Rows
 #: Length below which rows count as equally short, relative to the mean length of training rows.
 SHORTEST = 1e-3
 
-#: The same of what rows have outside the usual directions, relative to the mean length of offsets.
-SHORTEST_OUTSIDE = 1e-2
+#: The same of residuals, relative to the mean length of offsets.
+SHORTEST_RESIDUAL = 1e-2
 
 #: Training rows from which directions are computed.
 MOST_ROWS = 20_000
 
-#: One in so many directions of a layer's rows are usual: those in which training rows vary most.
-USUAL = 8
+#: The principal subspace has one in so many of the dimensions of a layer's rows.
+PRINCIPAL = 8
 
-#: Least standard deviation of a number that the distance is taken of, all of which are logarithms
-#: or log-odds: a smaller one is rounding, for example of parts of rows that have none.
+#: Least standard deviation of a number that the distance is taken of. Log densities and logarithms
+#: of lengths vary by more; a smaller one is rounding, for example of parts of rows that have none.
 LEAST_DEVIATION = 1e-4
 
 #: Columns of the regression, beside the constant.
 COLUMNS = 5
 
 
-class UsualDirections(NamedTuple):
-    """Directions in which the training rows of a layer vary most, about their mean."""
+class PrincipalSubspace(NamedTuple):
+    """Principal subspace of the training rows of a layer: where they vary most about their mean."""
 
     mean: Tensor  # (D,)
     directions: Tensor  # (D, r) orthonormal
 
     @classmethod
-    def of(cls, rows: Tensor) -> "UsualDirections":  # (n, D)
+    def of(cls, rows: Tensor) -> "PrincipalSubspace":  # (n, D)
         """From rows of training examples."""
         rows = rows.double()
         mean = rows.mean(0)
         offsets = rows - mean
         _, vectors = torch.linalg.eigh(offsets.T @ offsets)  # ascending
-        usual = vectors[:, -max(1, len(mean) // USUAL) :]
-        return cls(mean.float(), usual.float().contiguous())
+        directions = vectors[:, -max(1, len(mean) // PRINCIPAL) :]
+        return cls(mean.float(), directions.float().contiguous())
 
-    def outside(self, rows: Tensor) -> Tensor:  # (n, D) -> (n,)
-        """Length of what each row has outside of these directions, in float64.
+    def residuals(self, rows: Tensor) -> Tensor:  # (n, D) -> (n,)
+        """Lengths of the residuals of rows, their parts outside the subspace, in float64.
 
-        Not finite for rows whose squares are beyond float32.
+        Not finite where a product is beyond float32.
         """
         offsets = rows.float() - self.mean
         inside = product(offsets, self.directions.T)
         # not the difference of squared lengths, which is rounding where rows vary in few directions
         return _lengths(offsets - product(inside, self.directions))
 
-    def to(self, device: torch.device) -> "UsualDirections":
+    def to(self, device: torch.device) -> "PrincipalSubspace":
         """The same on another device."""
-        return UsualDirections(*(part.to(device) for part in self))
+        return PrincipalSubspace(*(part.to(device) for part in self))
 
 
 @dataclass(frozen=True)
 class RowLengths:
-    """Logarithms of the lengths of rows, whitened or not, and of what is unusual in them."""
+    """Logarithms of the lengths of rows, of whitened rows, and of residuals."""
 
     sites: tuple[LayerSite, ...]  # the layers whose rows are measured, in order
     metrics: Mapping[LayerSite, Metric]  # of the sites whose whitened rows are measured too
-    usual: tuple[UsualDirections, ...]  # of the sites
+    subspaces: tuple[PrincipalSubspace, ...]  # of the sites
     shortest: Tensor  # (count,) added to the lengths
 
     @classmethod
@@ -98,15 +98,15 @@ class RowLengths:
         if not sites:
             return cls((), {}, (), torch.zeros(1))
         few = {site: rows[site][:MOST_ROWS] for site in sites}
-        usual = tuple(UsualDirections.of(own) for own in few.values())
+        subspaces = tuple(PrincipalSubspace.of(own) for own in few.values())
         measured = list(few.values())
         for site, metric in metrics.items():  # which may be on a GPU, while the rows are not
             measured.append(metric.whitened(few[site].to(metric.mean.device)))
         lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
-        for own, found in zip(few.values(), usual, strict=True):
-            lengths.append(SHORTEST_OUTSIDE * _lengths(own - found.mean).mean().cpu())
+        for own, found in zip(few.values(), subspaces, strict=True):
+            lengths.append(SHORTEST_RESIDUAL * _lengths(own - found.mean).mean().cpu())
         shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
-        return cls(tuple(sites), dict(metrics), usual, shortest)
+        return cls(tuple(sites), dict(metrics), subspaces, shortest)
 
     @property
     def count(self) -> int:
@@ -116,7 +116,7 @@ class RowLengths:
     @property
     def widths(self) -> dict[LayerSite, int]:
         """Widths of the rows that are measured."""
-        return {site: len(own.mean) for site, own in zip(self.sites, self.usual, strict=True)}
+        return {site: len(own.mean) for site, own in zip(self.sites, self.subspaces, strict=True)}
 
     def read_beside(self, fields: Iterable[LayerSite]) -> tuple[LayerSite, ...]:
         """All layers that are read: those with fields, then those whose lengths alone are."""
@@ -135,14 +135,14 @@ class RowLengths:
             whitened = {
                 site: metric.units(rows[site]).lengths for site, metric in self.metrics.items()
             }
-        plain = [_lengths(rows[site]) for site in self.sites]
-        usual = zip(self.sites, self.usual, strict=True)
-        outside = [own.outside(rows[site]) for site, own in usual]
+        plain = {site: _lengths(rows[site]) for site in self.sites}
+        subspaces = zip(self.sites, self.subspaces, strict=True)
+        residuals = [own.residuals(rows[site]) for site, own in subspaces]
         within = [whitened[site] for site in self.metrics]
-        lengths = torch.stack([*plain, *within, *outside], 1)
-        # of rows that are huge: their own lengths
-        lengths = torch.where(lengths.isfinite(), lengths, torch.stack(plain, 1).amax(1)[:, None])
-        return torch.log(lengths + self.shortest)
+        lengths = torch.stack([*plain.values(), *within, *residuals], 1)
+        # where products are beyond float32: the row's own length
+        own = torch.stack([plain[site] for site in (*plain, *self.metrics, *plain)], 1)
+        return torch.log(torch.where(lengths.isfinite(), lengths, own) + self.shortest)
 
     def beside(
         self,
@@ -158,8 +158,8 @@ class RowLengths:
     def to(self, device: torch.device) -> "RowLengths":
         """The same on another device."""
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
-        usual = tuple(own.to(device) for own in self.usual)
-        return RowLengths(self.sites, metrics, usual, self.shortest.to(device))
+        subspaces = tuple(own.to(device) for own in self.subspaces)
+        return RowLengths(self.sites, metrics, subspaces, self.shortest.to(device))
 
 
 def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
@@ -184,7 +184,7 @@ class NoveltyModel:
     layers: int
 
     def columns(self, evidence: Evidence) -> Tensor:  # (n, 5)
-        """Energy, minus the last log density, unusual part, distance, mixture's log-odds."""
+        """Energy, minus the last log density, residual, distance, mixture's log-odds."""
         odds, unusual = evidence
         offsets = unusual - self.mean.to(unusual)
         distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1)
@@ -227,7 +227,7 @@ class NoveltyModel:
 
 def term_names(last: str) -> tuple[str, ...]:
     """What the terms of the novelty are called, with the name of the last layer."""
-    return ("constant", "energy", last, "unusual part", "distance", "mixture")
+    return ("constant", "energy", last, "residual", "distance", "mixture")
 
 
 def fit_novelty_model(

@@ -14,7 +14,7 @@ from qipf.layered.distilled_centers import FEWEST
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.metric import Metric
-from qipf.layered.novelty import NoveltyModel, RowLengths, UsualDirections
+from qipf.layered.novelty import NoveltyModel, PrincipalSubspace, RowLengths
 from qipf.network.features import LayerSite
 from qipf.validation.parameters import LARGEST_SEED, NAN_POLICIES
 
@@ -61,8 +61,8 @@ SCORES = ("error_model", "novelty_model")
 
 #: Arrays of each layer whose lengths are measured.
 LENGTHS: dict[str, tuple[type, int]] = {
-    "usual mean": (np.float32, 1),
-    "usual directions": (np.float32, 2),
+    "subspace mean": (np.float32, 1),
+    "subspace directions": (np.float32, 2),
 }
 
 
@@ -81,8 +81,8 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
         arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
     if lengths.sites:
         arrays["shortest"] = lengths.shortest.cpu().numpy()
-        for number, usual in enumerate(lengths.usual):
-            for name, part in zip(LENGTHS, usual, strict=True):
+        for number, subspace in enumerate(lengths.subspaces):
+            for name, part in zip(LENGTHS, subspace, strict=True):
                 arrays[f"{name} {number}"] = part.cpu().numpy()
     measured = [{"layer": site.layer, "side": site.side} for site in lengths.sites]
     layers = []
@@ -198,19 +198,22 @@ def _lengths(
         return RowLengths.of({}, (), {})
     if any(site.side == "features" and site not in metrics for site in sites):
         refuse(path, "it reads lengths of features that have no field")
-    shortest, usual = arrays["shortest"], []
+    shortest, subspaces = arrays["shortest"], []
     for number in range(len(sites)):
         mean, directions = (arrays[f"{name} {number}"] for name in LENGTHS)
         if len(directions) != len(mean):
             refuse(path, "its arrays of lengths do not fit each other")
+        field = metrics.get(sites[number])
+        if field is not None and len(field.mean) != len(mean):
+            refuse(path, "its arrays of lengths do not fit its layers")
         if np.abs(mean).max() > LARGEST or np.abs(directions).max() > 1.001:
             refuse(path, "its arrays of lengths are out of range")
-        usual.append(UsualDirections(_tensor(mean), _tensor(directions)))
+        subspaces.append(PrincipalSubspace(_tensor(mean), _tensor(directions)))
     if len(shortest) != 2 * len(sites) + len(metrics):
         refuse(path, "its arrays of lengths do not fit each other")
     if not (shortest > 0).all():
         refuse(path, "its arrays of lengths are out of range")
-    return RowLengths(sites, metrics, tuple(usual), _tensor(shortest))
+    return RowLengths(sites, metrics, tuple(subspaces), _tensor(shortest))
 
 
 def _checked_scores(

@@ -213,6 +213,11 @@ def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> It
     try:
         for site, call in hooks.items():
             layer, hook = named_layer(net, site.layer), partial(of_this_thread, call)
+            if isinstance(layer, torch.jit.ScriptModule):
+                raise QIPFInputError(
+                    "The layers of a scripted or traced network cannot be read. Pass the module "
+                    "that it was made from, or use qipf.wrap(net), which uses the logits."
+                )
             if site.side == "input":
                 handles.append(layer.register_forward_pre_hook(hook))
             else:
@@ -314,7 +319,8 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     if not once:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "
-            "first). Name them: layers=[...], or use qipf.wrap(net), which uses the logits."
+            "first). Name them: layers=[...], or use qipf.wrap(net), which uses the logits. Layers "
+            "of scripted or traced networks cannot be read: pass the module they were made from."
         )
     count = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]

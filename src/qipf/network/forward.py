@@ -163,8 +163,10 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
     if isinstance(layer, str) and layer:
         found: nn.Module | None = net
         for part in layer.split("."):
-            own = getattr(found, part, None)  # scripted modules have no plain dictionary of them
-            found = own if isinstance(own, nn.Module) else None
+            known = (
+                found is not None and part in found._modules
+            )  # not `get`: scripted modules lack it
+            found = found._modules[part] if found is not None and known else None
         if found is not None:
             return found
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}
