@@ -7,8 +7,7 @@
 are trained into it. `table` compares results/all-examples with results/paper, results/modern and
 results/ood, which have the distilled fields of the default. Both count the same cells: means over
 levels, then over seeds and corruptions, of the uncertainty on clean and corrupted data, with
-corruptions like the tuning perturbations and unlike them apart, and of the novelty on other data
-sets. Writes results/distilled.md.
+corruptions like the tuning perturbations and unlike them apart. Writes results/distilled.md.
 """
 
 from __future__ import annotations
@@ -26,37 +25,35 @@ from qipf.bench.corruptions import CORRUPTIONS, UNRELATED
 from qipf.bench.results import read_results
 from qipf.bench.suites import CLEAN, find
 
-UNCERTAINTY, NOVELTY = "qipf_plus", "qipf_plus_novelty"
+METHOD = "qipf_plus"
 METRICS = ("roc_auc", "pr_auc", "augrc")
 
-ABOUT = """`python benchmarks/distilled.py table`. A cell is a network's seed under a corruption, or
-with another data set, that both results have. Not all rows of results/all-examples were made by
-`run`: those of most seeds 1 and 2 are of the suites' first runs, when all examples were the
-default, without TensorFloat-32 and, for MNIST, of networks of the first training. Their novelties
-are of forms before the present one.
+ABOUT = """`python benchmarks/distilled.py table`. A cell is a network's seed under a corruption
+that both results have. Not all rows of results/all-examples were made by `run`: those of most
+seeds 1 and 2 are of the suites' first runs, when all examples were the default, without
+TensorFloat-32 and, for MNIST, of networks of the first training. Novelties are not compared:
+those of all examples are of forms before the present one.
 """
 
 Cell = tuple[str, int, str]  # network, seed, corruption
 
-GROUPS: dict[str, tuple[str, Callable[[str], bool]]] = {
-    "clean": (UNCERTAINTY, lambda name: name == CLEAN),
-    "all corruptions": (UNCERTAINTY, lambda name: name in CORRUPTIONS),
+GROUPS: dict[str, Callable[[str], bool]] = {
+    "clean": lambda name: name == CLEAN,
+    "all corruptions": lambda name: name in CORRUPTIONS,
     "corruptions like the tuning perturbations": (
-        UNCERTAINTY,
-        lambda name: name in CORRUPTIONS and name not in UNRELATED,
+        lambda name: name in CORRUPTIONS and name not in UNRELATED
     ),
-    "the other corruptions": (UNCERTAINTY, lambda name: name in UNRELATED),
-    "other data sets, novelty": (NOVELTY, lambda name: name != CLEAN and name not in CORRUPTIONS),
+    "the other corruptions": lambda name: name in UNRELATED,
 }
 
 
-def cells_of(folders: list[Path], method: str) -> dict[Cell, dict[float, np.ndarray]]:
+def cells_of(folders: list[Path]) -> dict[Cell, dict[float, np.ndarray]]:
     """Metrics by network, seed and corruption, and by level."""
     found: dict[Cell, dict[float, np.ndarray]] = defaultdict(dict)
     for folder in folders:
         for record in read_results(folder):
             values = [record.get(metric) for metric in METRICS]
-            if record["method"] == method and None not in values:
+            if record["method"] == METHOD and None not in values:
                 key = record["network"], record["seed"], record["corruption"]
                 found[key][float(record["level"])] = np.array(values, float)
     return found
@@ -65,8 +62,8 @@ def cells_of(folders: list[Path], method: str) -> dict[Cell, dict[float, np.ndar
 def table(results: Path) -> Iterator[str]:
     """For each group of corruptions a table of the networks."""
     suites = [results / name for name in ("paper", "modern", "ood")]
-    for title, (method, wanted) in GROUPS.items():
-        few, whole = (cells_of(f, method) for f in (suites, [results / "all-examples"]))
+    few, whole = (cells_of(folders) for folders in (suites, [results / "all-examples"]))
+    for title, wanted in GROUPS.items():
         pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
         for cell in sorted(few.keys() & whole.keys()):
             levels = sorted(few[cell].keys() & whole[cell].keys())
@@ -112,13 +109,13 @@ def main() -> None:
         print(text)
         return
     suite = find(options.suite)
-    every = {name: {"reduction": "random"} for name in (UNCERTAINTY, NOVELTY)}
+    every = {METHOD: {"reduction": "random"}}
     for seed in options.seeds:
         runner.run(
             replace(suite, seed=seed, options={**suite.options, **every}),
             options.out,
             device=options.device,
-            only=[*options.only, f"method={UNCERTAINTY},{NOVELTY}"],
+            only=[*options.only, f"method={METHOD}"],
             data=options.data,
             keep_scores=False,
             tf32=options.tf32,
