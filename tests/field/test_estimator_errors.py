@@ -20,8 +20,8 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
     [
         (
             BROKEN,
-            "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first, or "
-            "score the others: set the model's nan_policy to 'propagate'.",
+            "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first. For predictions "
+            "alone, nan_policy='propagate' of the model scores the others.",
         ),
         (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
         (

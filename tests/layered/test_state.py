@@ -286,7 +286,7 @@ def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     other = copy.copy(model)
     subspaces = (PrincipalSubspace(*map(torch.from_numpy, wide)), *model.lengths_.subspaces[1:])
     other.lengths_ = replace(model.lengths_, subspaces=subspaces)
-    with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Fit it again"):
+    with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Pass inputs"):
         other(INPUTS)
 
 

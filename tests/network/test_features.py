@@ -225,6 +225,20 @@ def test_a_transformer():
     assert rows[LayerSite("block.linear2", "input")].shape == (4, 16)
 
 
+def test_the_only_layer_behind_a_recurrent_one():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gru, self.head = nn.GRU(5, 6, batch_first=True), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.head(self.gru(x)[0][:, -1])
+
+    assert sites_of(Recurrent(), numbers(2, 4, 5)) == (LayerSite("head", "input"),)
+    words = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 3))
+    assert sites_of(words, torch.tensor([[1, 2], [3, 4]])) == (LayerSite("1", "input"),)
+
+
 @pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.ReLU()), nn.Identity()])
 def test_no_inner_layers(net):
     with pytest.raises(QIPFInputError, match="No inner layers"):

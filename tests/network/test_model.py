@@ -34,6 +34,19 @@ def test_calibration_does_not_depend_on_the_batches(model):
     assert model.calibration_ is model.field.calibration_  # a field keeps the decisions itself
 
 
+def test_what_report_is_given_is_named_by_it(model, tmp_path):
+    with pytest.raises(QIPFInputError, match="report needs an iterable of batches"):
+        qipf.report(model, None, tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("kind", [qipf.wrap, qipf.LayeredQIPF])
+def test_a_network_without_data_is_refused(kind):
+    with torch.device("meta"):
+        net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    with pytest.raises(QIPFInputError, match="weights without data, on the device meta"):
+        kind(net).fit([(torch.zeros(9, 2), torch.zeros(9))])
+
+
 @pytest.mark.parametrize(
     ("loader", "phrase"),
     [

@@ -63,8 +63,12 @@ class AccuracyEstimate:
             f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
             f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
             f"ones{novel}{surplus}"
-            + (", so the estimate is probably too high" if self.reliable is False else "")
+            + (", so the estimate is probably too high" if self._doubtful else "")
         )
+
+    @property
+    def _doubtful(self) -> bool:
+        return self.reliable is False and self.accuracy > 0
 
     def __repr__(self) -> str:
         return f"AccuracyEstimate({self})"

@@ -45,7 +45,8 @@ class Prediction:
     def _shown(self) -> Shown:
         values = {name: _array(value) for name, value in vars(self).items() if value is not None}
         count, *places = values["predicted"].shape
-        title = f"Prediction of {count:,} inputs, {values['logits'].shape[1]} classes"
+        inputs = "1 input" if count == 1 else f"{count:,} inputs"
+        title = f"Prediction of {inputs}, {values['logits'].shape[1]} classes"
         if places:
             title += f", {' × '.join(map(str, places))} predictions each"
         facts = {}

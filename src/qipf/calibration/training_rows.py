@@ -36,11 +36,22 @@ class TrainingSample(NamedTuple):
 
 
 def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
-    """Raise `QIPFInputError` if a large part of calibration rows are training rows.
+    """Raise `QIPFInputError` if a large part of calibration rows are training rows."""
+    share = training_share(rows, training)
+    if share is not None:
+        raise QIPFInputError(
+            f"About {share:.0%} of the calibration rows are training rows, which are less "
+            "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
+            "model was not fitted on."
+        )
 
-    The number of calibration rows that equal a row of the sample is compared with the number
-    expected by chance: rows of few distinct values are often equal, such as the margins of boosted
-    trees, and so are many rows of a single number. What exceeds chance by five standard errors, of
+
+def training_share(rows: Tensor, training: TrainingSample) -> float | None:
+    """Share of rows that are training rows; None unless it is certainly large.
+
+    The number of rows that equal a row of the sample is compared with the number expected by
+    chance: rows of few distinct values are often equal, such as the margins of boosted trees, and
+    so are many rows of a single number. What exceeds chance by five standard errors, of
     the count and of the estimate of chance, is scaled up to all training rows. The error of that
     estimate does not matter where nearly all rows of the sample are distinct and are found.
     """
@@ -48,10 +59,11 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     given = rows.detach().double().cpu().numpy()
     spread = sample.std(0)
     columns = np.argsort(-spread, kind="stable")[:COMPARED_COLUMNS]
-    steps = np.maximum(spread[columns] * STEP, np.finfo(float).tiny)
+    steps = spread[columns] * STEP
+    steps = np.maximum(steps, np.abs(sample[:, columns]).max(0, initial=1.0) * np.finfo(float).eps)
     sample, given = sample[:, columns] / steps, given[:, columns] / steps
     if len(sample) < 2 or not len(given):
-        return
+        return None
     expected, error = _chance(sample)
     chance = len(given) * expected
     excess = _share_in(given, sample) * len(given) - chance
@@ -61,11 +73,8 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
     if min(distinct, _share_in(sample, given)) > NEARLY_ALL:  # by chance never, however few
         deviation = chance**0.5
     if excess >= FEWEST_EQUAL + 5 * deviation and share > LARGEST_SHARE:
-        raise QIPFInputError(
-            f"About {min(share, 1):.0%} of the calibration rows are training rows, which are less "
-            "uncertain than new ones: no guarantee would hold. Calibrate with predictions that the "
-            "model was not fitted on."
-        )
+        return min(share, 1.0)
+    return None
 
 
 def _chance(sample: NDArray[np.float64]) -> tuple[float, float]:

@@ -198,11 +198,12 @@ def _line(report: "Report") -> str:
     ]
     if accuracy is not None:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"
-        doubt = ", probably too high" if verdict.alarm else ""
+        doubt = ", probably too high" if verdict.alarm and accuracy.accuracy > 0 else ""
         parts.append(f"accuracy {accuracy.accuracy:.1%} ({interval}{doubt})")
     parts.append(f"{window.abstained:,} of {window.count:,} abstained")
     if verdict.start is not None and verdict.start.ks_p_value <= 0.01:
         parts.append(f"the first window differs (p {verdict.start.ks_p_value:.2g})")
     if report.bad_lines:
-        parts.append(f"{report.bad_lines:,} bad lines so far")
+        lines = "line" if report.bad_lines == 1 else "lines"
+        parts.append(f"{report.bad_lines:,} bad {lines} so far")
     return ", ".join(parts)

@@ -238,13 +238,14 @@ class LayeredModel(CalibrationMixin):
             if (width, classes) != (len(field.metric.mean), field.classes):
                 raise QIPFInputError(
                     f"{site} gives {width} numbers and the network {classes} logits; its field was "
-                    f"fitted with {len(field.metric.mean)} and {field.classes}. Fit it again."
+                    f"fitted with {len(field.metric.mean)} and {field.classes}. Pass inputs of the "
+                    "same size as in fit, or fit again."
                 )
         for site, width in self.lengths_.widths.items():
             if rows[site].shape[1] != width:
                 raise QIPFInputError(
                     f"{site} gives {rows[site].shape[1]} numbers; the model was fitted with "
-                    f"{width}. Fit it again."
+                    f"{width}. Pass inputs of the same size as in fit, or fit again."
                 )
 
     def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:

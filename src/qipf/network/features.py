@@ -22,6 +22,9 @@ from qipf.network.tasks import single_logits
 #: Layers that compute; the input of one of them is the finished output of those before it.
 COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
+#: Layers before which there is no computing layer that reads the input.
+BEFORE = (nn.RNNBase, nn.Embedding, nn.EmbeddingBag)
+
 #: Most layers that are chosen when none are named.
 MOST_LAYERS = 8
 
@@ -305,7 +308,8 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     """The inputs of at most `MOST_LAYERS` computing layers, evenly over the depth, last included.
 
     `run` passes a small batch through the network. The first computing layer reads the input
-    itself and is left out, and so is a layer that runs more than once in a pass.
+    itself and is left out, unless it is the only one behind recurrent or embedding layers; so is a
+    layer that runs more than once in a pass.
     """
     order: list[str] = []
     hooks = {
@@ -315,7 +319,8 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     }
     with hooked(net, hooks):
         run()
-    once = [name for name in order[1:] if order.count(name) == 1]
+    reads_input = len(order) != 1 or not any(isinstance(m, BEFORE) for m in net.modules())
+    once = [name for name in order[reads_input:] if order.count(name) == 1]
     if not once:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "

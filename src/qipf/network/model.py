@@ -20,7 +20,15 @@ from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import Example, checked_example, shortened, traced, with_tokens
 from qipf.network.batches import arguments, batches, few_rows, refuse_labels
-from qipf.network.forward import device_of, evaluating, fingerprint, unchanged, versions
+from qipf.network.forward import (
+    device_of,
+    evaluating,
+    fingerprint,
+    modules_of,
+    tensors_of,
+    unchanged,
+    versions,
+)
 from qipf.network.tasks import Task
 from qipf.validation.arrays import blank, refuse_missing
 from qipf.validation.labels import class_logits
@@ -241,15 +249,15 @@ class NetworkModel(CalibrationMixin, ABC):
         return self
 
     def _outcomes_of(self, data: Any) -> Outcomes:
-        return self._outcomes(data)
+        return self._outcomes(data, "report")
 
-    def _outcomes(self, loader: Iterable[Any]) -> Outcomes:
+    def _outcomes(self, loader: Iterable[Any], purpose: str = "calibrate") -> Outcomes:
         self._require_fitted()
         unchanged(self.net, self.fitted_with)
         logits, scores, novelties, truth = [], [], [], []
         seen = 0
         with torch.no_grad():
-            for batch in batches(loader, self.net, "calibrate", "reading predictions"):
+            for batch in batches(loader, self.net, purpose, "reading predictions"):
                 found = self._found(self._placed(batch.inputs))
                 refuse_missing(found.missing, f"the network's output for batch {batch.number}")
                 output, uncertainty = found.output, found.uncertainty
@@ -352,3 +360,7 @@ class NetworkModel(CalibrationMixin, ABC):
     def _require_module(self) -> None:
         if not isinstance(self.net, nn.Module):
             raise QIPFInputError(f"net must be a torch.nn.Module, got {type(self.net).__name__}.")
+        if any(part.is_meta for part in tensors_of(modules_of(self.net).values())):
+            raise QIPFInputError(
+                "net has weights without data, on the device meta. Load its weights first."
+            )

@@ -171,7 +171,7 @@ def refuse_missing(missing: Tensor | None, name: str) -> None:
     row = "row" if bad.numel() == 1 else "rows"
     raise NonFiniteRowsError(
         f"{name} has {bad.numel()} {row} with NaN or inf ({row} {shown}{more}). Drop or repair "
-        "them first, or score the others: set the model's nan_policy to 'propagate'.",
+        "them first. For predictions alone, nan_policy='propagate' of the model scores the others.",
         bad.tolist(),
         missing.numel(),
     )

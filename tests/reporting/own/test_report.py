@@ -82,7 +82,7 @@ def test_held_out_data_and_the_rule_of_the_model(path):
 
 
 def test_without_labels_or_calibration_the_page_says_what_to_pass(path):
-    found = qipf.report(FIELD, (LOGITS[:50],), path)
+    found = qipf.report(FIELD, (held_out(3)[0][:50],), path)
     assert repr(found) == "Study(50 predictions)"
     assert found.evaluation is found.own_rule is None
     text = plain(path.read_text())

@@ -46,7 +46,7 @@ def test_probabilities_are_their_own_softmax():
 
 def test_one_logit_is_judged_as_two():
     rows = np.linspace(-3, 3, 60)[:, None]
-    field = QIPF(bandwidth=1.0).fit(rows)
+    field = QIPF(bandwidth=1.0).fit(np.linspace(-2, 2, 50)[:, None])
     found = study(field, Block(rows, 1 * (np.arange(60) > 35)))
     assert found.predicted.tolist() == [0] * 30 + [1] * 30
     p = 1 / (1 + np.exp(-abs(rows[:, 0])))

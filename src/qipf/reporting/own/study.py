@@ -14,8 +14,9 @@ from qipf.bench.methods.protocol import Batch
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.outcomes import Outcomes
+from qipf.calibration.training_rows import training_share
 from qipf.display import percent
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
@@ -162,6 +163,13 @@ def study_of(
     if target is not None:
         checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
     reference = None if model.calibration_ is None else model.calibration_.scores
+    training = model.training_sample()
+    share = None if training is None else training_share(found.rows, training)
+    if share is not None:
+        warn(
+            f"About {share:.0%} of these predictions are training rows, on which errors are rarer "
+            "and less uncertain than on new data: the page is too good. Pass other data."
+        )
     rows = found.rows.cpu()
     logits = class_logits(rows)
     if are_probabilities(rows):  # whose softmax is that of their logarithms
