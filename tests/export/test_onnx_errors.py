@@ -33,7 +33,11 @@ def converted_before(small_file, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "phrase"),
-    [("uncertainty", "uncertainty differs from PyTorch's"), ("logits", "logits differ from")],
+    [
+        ("uncertainty", "uncertainty differs from PyTorch's"),
+        ("novelty", "novelty differs from PyTorch's"),
+        ("logits", "logits differ from"),
+    ],
 )
 @pytest.mark.slow
 @pytest.mark.usefixtures("converted_before")
@@ -42,7 +46,9 @@ def test_a_file_that_scores_otherwise_does_not_replace_the_old_one(
 ):
     def wrong(*given):
         want = checking.expected(*given)
-        return want._replace(**{name: getattr(want, name) + 0.5})
+        if name == "logits":
+            return want._replace(logits=want.logits + 0.5)
+        return want._replace(scores=want.scores | {name: want.scores[name] + 0.5})
 
     monkeypatch.setattr("qipf.network.wrapped.expected", wrong)
     path = tmp_path / "model.onnx"

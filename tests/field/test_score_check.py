@@ -235,6 +235,8 @@ def test_a_report_on_training_rows_warns(tmp_path):
     field = QIPF(bandwidth=10.0).fit(rows, labels)
     with pytest.warns(QIPFWarning, match="About 100% of these predictions are training rows"):
         qipf.report(field, (rows, labels), tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "About 100% of these predictions are training rows" in page
 
 
 def test_calibration_on_training_rows_is_refused():

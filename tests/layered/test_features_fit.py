@@ -47,6 +47,15 @@ def test_perturbed_copies_are_used_and_told():
         FeatureQIPF().fit(*TRAIN, perturbed=shorter)
 
 
+def test_autocast_does_not_reach_the_fit():
+    plain = FeatureQIPF(**FEW).fit(*TRAIN)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model = FeatureQIPF(**FEW).fit(*TRAIN)
+    assert torch.equal(model.lengths_.shortest, plain.lengths_.shortest)
+    assert model.novelty_model_.parameters() == plain.novelty_model_.parameters()
+    assert model.error_model_.parameters() == plain.error_model_.parameters()
+
+
 def test_a_copy_cannot_be_named_clean():
     with pytest.raises(QIPFInputError, match="'clean', which is the name of the examples"):
         FeatureQIPF().fit(*TRAIN, perturbed={"clean": TRAIN[:2]})

@@ -132,6 +132,8 @@ def test_fitted_loaded_and_called_in_inference_mode(tmp_path):
         fitted(net, (inputs.clone(), labels)).save(tmp_path / "model.qipf")
         model, example = qipf.load(tmp_path / "model.qipf", net), inputs[:2].clone()
     assert torch.equal(model.uncertainty(inputs), fitted(net, (inputs, labels)).uncertainty(inputs))
+    found = model.export(example).module()(inputs)
+    assert_agrees({name: part.detach().numpy() for name, part in found.items()}, model, inputs)
     written = model.export_onnx(tmp_path / "model.onnx", example, check=False)  # compared here
     assert_agrees(run(written.path, input=inputs.numpy()), model, inputs)
 
@@ -172,14 +174,17 @@ def test_unfitted_is_refused(tmp_path):
         LayeredQIPF(layered_network()).export_onnx(tmp_path / "model.onnx", torch.zeros(2, 4))
 
 
-def test_a_file_that_scores_otherwise_is_not_written(tmp_path, monkeypatch, conv, conv_file):
+@pytest.mark.parametrize("score", ["uncertainty", "novelty"])
+def test_a_file_that_scores_otherwise_is_not_written(tmp_path, monkeypatch, conv, conv_file, score):
     data = conv_file.path.read_bytes()
     monkeypatch.setattr("qipf.export.onnx.converted", lambda *_: data)  # spares the conversion
-    monkeypatch.setattr(
-        "qipf.network.model.expected",
-        lambda uncertainty, logits: checking.expected(uncertainty + 0.5, logits),
-    )
-    message = "The file's uncertainty differs from PyTorch's by 0."
+
+    def wrong(*given):
+        want = checking.expected(*given)
+        return want._replace(scores=want.scores | {score: want.scores[score] + 0.5})
+
+    monkeypatch.setattr("qipf.network.model.expected", wrong)
+    message = f"The file's {score} differs from PyTorch's by 0."
     with pytest.raises(QIPFError, match=f"^{re.escape(message)}.*so it was not written"):
         conv.export_onnx(tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from qipf import LayeredQIPF
+import qipf
+from qipf import LayeredQIPF, QIPFInputError
 from qipf.layered import model as layered_model
 from qipf.layered.mixture import evidence_of, log_odds_of_error, posteriors_of
 from qipf.network.features import LayerSite, run_in_batches
@@ -271,6 +272,11 @@ def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh
         model = LayeredQIPF(net, **FEW).fit([data])
     assert all(field.embeddings.dtype == torch.float32 for field in model.fields_)
     assert torch.isfinite(model.uncertainty(fresh)).all()
+
+
+def test_a_report_on_no_data(model, tmp_path):
+    with pytest.raises(QIPFInputError, match="The loader is empty: report needs at least one"):
+        qipf.report(model, [], tmp_path / "page.html")
 
 
 def test_threads_wait_for_each_other(model, fresh):

@@ -129,7 +129,7 @@ def test_where_a_product_overflows_the_length_is_that_of_the_row_itself():
     own = np.log(6e38)
     assert float((found[[0, 2]] - own).abs().max()) < 0.01
     assert float(found[1]) == pytest.approx(np.log(2), abs=0.01)
-    assert float(found[4]) < 0  # not the length of the other layer's row
+    assert float(found[4]) < 1  # not the length of the other layer's row
 
 
 def test_rows_are_whitened_where_their_metric_is():
@@ -304,6 +304,30 @@ def test_rows_without_unusual_parts_leave_no_rounding_in_the_distance(width):
     torch.testing.assert_close(
         model.columns(evidence(noise))[:, 3], model.columns(evidence(rows))[:, 3], rtol=0, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("outliers", [False, True])
+def test_a_column_that_varies_by_rounding_alone_has_no_slope(outliers):
+    """The residual of rows that have none, among columns that say something."""
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.normal(size=(200, 4)))
+    perturbed = torch.arange(200) >= 100
+    rows[perturbed, :3] += 1
+    rows[:, 3] = 1e-5 * (rows[:, 3] + perturbed)  # the last number is the residual
+    far = of(rows[perturbed] + 1) if outliers else None
+    model = fit_novelty_model(of(rows), perturbed, 2, far)
+    assert model.log_odds.slopes[2] == 0
+    assert float(model.log_odds.slopes.max()) < 10
+    alone = fit_novelty_model(of(rows), torch.zeros(200, dtype=torch.bool), 2)
+    assert alone.log_odds.slopes[2] == 0
+
+
+def test_rows_that_are_constant_but_for_rounding_have_equal_residuals():
+    noise = torch.randn(200, 16, generator=torch.Generator().manual_seed(0))
+    rows = {FIRST: 1 + 6e-8 * noise}
+    lengths = RowLengths.of(rows, (FIRST,), {})
+    found = lengths(torch.zeros(200, 3), rows)
+    assert float(found.std(0).max()) < 1e-4
 
 
 def test_columns_that_vary_by_rounding_alone_count_as_constant():

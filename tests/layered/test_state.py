@@ -266,6 +266,21 @@ def test_lengths_that_cannot_be(tmp_path, model, valid, name, change, message):
         qipf.load(tmp_path / "bad", model.net)
 
 
+def test_lengths_that_leave_out_a_layer_with_a_field(tmp_path, model, valid):
+    header, arrays = decode(valid, "")
+    lengths = header["lengths"]
+    header = {**header, "lengths": lengths[:-1]}
+    last = f" {len(lengths) - 1}"
+    arrays = {
+        name: value
+        for name, value in arrays.items()
+        if not (name.startswith("subspace") and name.endswith(last))
+    }
+    (tmp_path / "bad").write_bytes(encode(header, arrays))
+    with pytest.raises(QIPFFileError, match="lengths leave out layers that have fields"):
+        qipf.load(tmp_path / "bad", model.net)
+
+
 def test_a_file_with_the_lengths_of_an_earlier_version(tmp_path, model, valid):
     header, arrays = decode(valid, "")
     old = {name: value for name, value in arrays.items() if not name.startswith("subspace")}

@@ -239,6 +239,39 @@ def test_the_only_layer_behind_a_recurrent_one():
     assert sites_of(words, torch.tensor([[1, 2], [3, 4]])) == (LayerSite("1", "input"),)
 
 
+class Recurrent(nn.Module):
+    """Layers before, in and after a recurrent one, which is a cell or a whole layer."""
+
+    def __init__(self, before, recurrent, after):
+        super().__init__()
+        self.before, self.recurrent, self.after = before, recurrent, after
+
+    def forward(self, x):  # (n, tokens, 5)
+        x = self.before(x)
+        if isinstance(self.recurrent, nn.RNNBase):
+            state = self.recurrent(x)[0][:, -1]
+        else:
+            state = torch.zeros(len(x), self.recurrent.hidden_size)
+            for token in x.unbind(1):
+                state = self.recurrent(token, state)
+        return self.after(state)
+
+
+@pytest.mark.parametrize("recurrent", [nn.GRU(5, 6, batch_first=True), nn.GRUCell(5, 6)])
+def test_a_layer_behind_a_recurrent_one_does_not_read_the_input(recurrent):
+    head = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    sites = sites_of(Recurrent(nn.Identity(), recurrent, head), numbers(2, 4, 5))
+    assert sites == (LayerSite("after.0", "input"), LayerSite("after.2", "input"))
+    sites = sites_of(Recurrent(nn.Linear(5, 5), recurrent, head), numbers(2, 4, 5))
+    assert sites == (LayerSite("after.0", "input"), LayerSite("after.2", "input"))
+
+
+def test_a_layer_before_a_recurrent_one_reads_the_input():
+    net = Recurrent(nn.Linear(5, 5), nn.GRU(5, 6, batch_first=True), nn.Identity())
+    with pytest.raises(QIPFInputError, match="No inner layers"):
+        sites_of(net, numbers(2, 4, 5))
+
+
 @pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.ReLU()), nn.Identity()])
 def test_no_inner_layers(net):
     with pytest.raises(QIPFInputError, match="No inner layers"):

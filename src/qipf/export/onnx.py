@@ -19,8 +19,8 @@ from qipf.errors import QIPFError, missing_extra
 from qipf.export.program import quiet, reason
 from qipf.io.atomic import atomic_write, checked_output
 
-#: Largest difference of a logit or an uncertainty from PyTorch's, relative to the largest logit of
-#: its row or to the uncertainty, and to 1 where these are smaller.
+#: Largest difference of a logit or a score from PyTorch's, relative to the largest logit of its row
+#: or to the score, and to 1 where these are smaller.
 TOLERANCE = 1e-4
 
 #: How far the networks' outputs themselves may differ, relative to their size: float32 sums in
@@ -31,42 +31,55 @@ Array = NDArray[Any]
 
 
 class Expected(NamedTuple):
-    """PyTorch's outputs for a batch, and how far the file's uncertainty may differ."""
+    """PyTorch's outputs for a batch, and how far the file's scores may differ."""
 
     logits: Array | None  # (n, classes); None for a field alone
-    uncertainty: Array  # (n,)
-    allowed: Array  # (n,)
+    scores: dict[str, Array]  # (n,) each, by the name of the output
+    allowed: dict[str, Array]  # the same
 
     def first(self) -> "Expected":
         """The first row alone."""
         logits = None if self.logits is None else self.logits[:1]
-        return Expected(logits, self.uncertainty[:1], self.allowed[:1])
+        scores, allowed = ({name: values[:1] for name, values in part.items()} for part in self[1:])
+        return Expected(logits, scores, allowed)
 
 
-def expected(uncertainty: Tensor, logits: Tensor | None, margin: Tensor | None = None) -> Expected:
-    """PyTorch's outputs; `margin` is allowed beside the tolerance."""
-    values = uncertainty.detach().double().cpu().numpy()
-    allowed = TOLERANCE * np.maximum(1.0, np.abs(values))
-    if margin is not None:
-        allowed = allowed + margin.cpu().numpy()
-    return Expected(
-        None if logits is None else logits.detach().double().cpu().numpy(), values, allowed
-    )
+def expected(
+    uncertainty: Tensor,
+    novelty: Tensor,
+    logits: Tensor | None,
+    margins: tuple[Tensor, Tensor] | None = None,
+) -> Expected:
+    """PyTorch's outputs; the margins of both scores are allowed beside the tolerance."""
+    scores = {"uncertainty": _array(uncertainty), "novelty": _array(novelty)}
+    allowed = {name: TOLERANCE * np.maximum(1.0, np.abs(own)) for name, own in scores.items()}
+    if margins is not None:
+        for name, margin in zip(scores, margins, strict=True):
+            allowed[name] = allowed[name] + _array(margin)
+    return Expected(None if logits is None else _array(logits), scores, allowed)
 
 
-def rounding_margin(score: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:  # (n, d) -> (n,)
-    """How far scores change when the rows move within their rounding.
+def _array(values: Tensor) -> Array:
+    return values.detach().double().cpu().numpy()
+
+
+def rounding_margins(
+    both_scores: Callable[[Tensor], tuple[Tensor, Tensor]],
+    rows: Tensor,  # (n, d)
+) -> tuple[Tensor, Tensor]:  # (n,), (n,)
+    """How far both scores change when the rows move within their rounding.
 
     Near a pole of an even mode the uncertainty depends on the last digits of the row.
     """
-    scores = score(rows)
+    scores = torch.stack(both_scores(rows))
     generator = torch.Generator(rows.device).manual_seed(0)
     change = torch.zeros_like(scores)
     for _ in range(4):
         signs = torch.randint(0, 2, rows.shape, generator=generator, device=rows.device) * 2 - 1
-        moved = score(rows * (1 + ROUNDING * signs))
+        moved = torch.stack(both_scores(rows * (1 + ROUNDING * signs)))
         change = torch.maximum(change, (moved - scores).abs())
-    return 2 * change
+    uncertainty, novelty = 2 * change
+    return uncertainty, novelty
 
 
 #: Example inputs by name, and PyTorch's outputs for them.
@@ -74,7 +87,7 @@ Case = tuple[Mapping[str, Tensor], Expected]
 
 
 def checked(data: bytes, cases: Sequence[Case]) -> float | None:
-    """Largest relative difference of the uncertainty; None if ONNX Runtime is not installed.
+    """Largest relative difference of a score; None if ONNX Runtime is not installed.
 
     The file runs on each batch and on its first row alone, because the length must not matter.
     """
@@ -106,15 +119,17 @@ def _outputs(session: Any, arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _compared(got: dict[str, Array], want: Expected) -> float:
-    """Largest relative difference of the uncertainty; raises if any output differs too much."""
+    """Largest relative difference of a score; raises if logits or scores differ too much."""
     if want.logits is not None:
         scale = np.abs(want.logits).max(axis=1, keepdims=True, initial=1.0)
         off = float((np.abs(got["logits"] - want.logits) / scale).max())
         _require(off <= TOLERANCE, "logits differ", off)
-    difference = np.abs(got["uncertainty"] - want.uncertainty)
-    relative = float((difference / np.maximum(1.0, np.abs(want.uncertainty))).max())
-    _require(bool((difference <= want.allowed).all()), "uncertainty differs", relative)
-    return relative
+    found = []
+    for name, values in want.scores.items():
+        difference = np.abs(got[name] - values)
+        found.append(float((difference / np.maximum(1.0, np.abs(values))).max()))
+        _require(bool((difference <= want.allowed[name]).all()), f"{name} differs", found[-1])
+    return max(found)
 
 
 def _require(good: bool, what: str, off: float) -> None:
@@ -142,7 +157,7 @@ class OnnxFile:
     centers: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    difference: float | None  # largest relative difference of the uncertainty; None if not checked
+    difference: float | None  # largest relative difference of a score; None if not checked
 
 
 def require_onnx() -> Any:

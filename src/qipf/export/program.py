@@ -177,12 +177,20 @@ def traced(
     shapes = (dimensions,) if several else dimensions
     try:
         with quiet(), torch.no_grad():
-            return torch.export.export(graph, tensors, dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(graph, tensors, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise QIPFError(
             "torch.export cannot trace the network. Its operations must not depend on the values "
             f"or the number of its inputs: {reason(error)}"
         ) from error
+    with torch.inference_mode(False), torch.no_grad():
+        # copies of what was made in inference mode: programs run outside of `no_grad` too
+        for kept in (program.constants, program.state_dict):
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.is_inference():
+                    copy = value.clone()
+                    kept[name] = nn.Parameter(copy) if isinstance(value, nn.Parameter) else copy
+    return program
 
 
 def reason(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, warn
-from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx
+from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margins, write_onnx
 from qipf.export.program import traced
 from qipf.field.bandwidth import nearness_to_error
 from qipf.field.coreset import coreset
@@ -414,8 +414,8 @@ class QIPF(FittedField, OutlierMixin, BaseEstimator):
         feeds, cases = {"logits": rows}, []
         if check:
             exact = rows.double()
-            score = field.uncertainty
-            cases = [(feeds, expected(score(exact), None, rounding_margin(score, exact)))]
+            margins = rounding_margins(field.both_scores, exact)
+            cases = [(feeds, expected(*field.both_scores(exact), None, margins))]
         return write_onnx(program, feeds, graph.metadata(field), path, cases)
 
     def graph(

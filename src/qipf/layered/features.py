@@ -179,7 +179,7 @@ class FeatureQIPF(LayeredModel):
             if distilling is not None and size is not None:
                 mixture = distilled_mixture(mixture, tuning, size, dimension, distilling, effort)
         fields, weights, posteriors = mixture
-        with self._changed() as model, torch.no_grad():
+        with self._changed() as model, torch.no_grad(), full_precision(device):
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_, model.perturbed_ = weights, tuple(copies)
             model.lengths_ = RowLengths.of(
@@ -302,7 +302,7 @@ class FeatureQIPF(LayeredModel):
         given = self._checked(features, logits)
         refuse_missing(given.missing, "logits or features")
         if not len(given):
-            raise QIPFInputError("There are no predictions: calibrate needs at least one.")
+            raise QIPFInputError("There are no predictions: pass at least one.")
         rows, truth, wrong = given.logits.cpu(), None, None
         if labels is not None:
             truth = checked_labels(labels, len(rows), rows.shape[1], "labels").cpu()
@@ -354,7 +354,7 @@ class FeatureQIPF(LayeredModel):
         few = self._few(example)
         program, metadata = self._traced(few, rule)
         feeds = self._inputs(few)
-        cases = [(feeds, expected(self._both(few)[0], None))] if check else []
+        cases = [(feeds, expected(*self._both(few), None))] if check else []
         return write_onnx(program, feeds, metadata, path, cases)
 
     def export(

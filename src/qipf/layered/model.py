@@ -187,7 +187,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         fields, weights, posteriors = mixture
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
-        with self._changed() as model, torch.no_grad():
+        with self._changed() as model, torch.no_grad(), full_precision(device_of(self.net)):
             model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
             model.weights_ = weights
             model.lengths_ = RowLengths.of(

@@ -36,14 +36,18 @@ SHORTEST = 1e-3
 #: The same of residuals, relative to the mean length of offsets.
 SHORTEST_RESIDUAL = 1e-2
 
+#: Offsets below which rows count as equal, relative to the mean length of rows: those are rounding.
+EQUAL = 1e-5
+
 #: Training rows from which directions are computed.
 MOST_ROWS = 20_000
 
 #: The principal subspace has one in so many of the dimensions of a layer's rows.
 PRINCIPAL = 8
 
-#: Least standard deviation of a number that the distance is taken of. Log densities and logarithms
-#: of lengths vary by more; a smaller one is rounding, for example of parts of rows that have none.
+#: Least standard deviation, over clean rows, of a number that the distance is taken of and of a
+#: column. Log densities and logarithms of lengths vary by more; a smaller one is rounding, for
+#: example of the residuals of rows that have none.
 LEAST_DEVIATION = 1e-4
 
 #: Columns of the regression, beside the constant.
@@ -104,7 +108,9 @@ class RowLengths:
             measured.append(metric.whitened(few[site].to(metric.mean.device)))
         lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
         for own, found in zip(few.values(), subspaces, strict=True):
-            lengths.append(SHORTEST_RESIDUAL * _lengths(own - found.mean).mean().cpu())
+            offsets, length = _lengths(own - found.mean).mean(), _lengths(own).mean()
+            varies = offsets > EQUAL * length
+            lengths.append(torch.where(varies, SHORTEST_RESIDUAL * offsets, length).cpu())
         shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
         return cls(tuple(sites), dict(metrics), subspaces, shortest)
 
@@ -253,8 +259,7 @@ def fit_novelty_model(
     whiten = scale[:, None] * vectors * torch.where(usable, values.clamp(min=CONSTANT).rsqrt(), 0.0)
     whiten = whiten.contiguous()  # as from a file: sums in the same order
     found = NoveltyModel(LogOdds(0.0, torch.zeros(COLUMNS).double()), mean, whiten, layers)
-    columns, weights = found.columns(evidence), balanced(perturbed)
-    unlike, usual = perturbed, columns[~perturbed]
+    columns, weights, unlike = found.columns(evidence), balanced(perturbed), perturbed
     count = 0 if outliers is None else len(outliers.odds)
     if outliers is not None and count:
         columns = torch.cat([columns, found.columns(_on_cpu(outliers))])
@@ -262,8 +267,10 @@ def fit_novelty_model(
         share = 0.5 if bool(perturbed.any()) else 1.0
         others = torch.full((count,), share / count, dtype=weights.dtype)
         weights = torch.cat([torch.where(perturbed, 1 - share, 1.0) * weights, others])
+    varies = columns[~unlike].std(0, correction=0) > LEAST_DEVIATION
+    columns = torch.where(varies, columns, 0.0)
     fitted = fit_log_odds(columns, unlike, weights)
-    return NoveltyModel(fitted or standardised_mean(usual), mean, whiten, layers)
+    return NoveltyModel(fitted or standardised_mean(columns[~unlike]), mean, whiten, layers)
 
 
 def _on_cpu(evidence: Evidence) -> Evidence:

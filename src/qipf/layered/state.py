@@ -198,10 +198,12 @@ def _lengths(
         return RowLengths.of({}, (), {})
     if any(site.side == "features" and site not in metrics for site in sites):
         refuse(path, "it reads lengths of features that have no field")
+    if not set(metrics) <= set(sites):
+        refuse(path, "its lengths leave out layers that have fields")
     shortest, subspaces = arrays["shortest"], []
     for number in range(len(sites)):
         mean, directions = (arrays[f"{name} {number}"] for name in LENGTHS)
-        if len(directions) != len(mean):
+        if len(directions) != len(mean) or directions.shape[1] > len(mean):
             refuse(path, "its arrays of lengths do not fit each other")
         field = metrics.get(sites[number])
         if field is not None and len(field.mean) != len(mean):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import torch
@@ -22,8 +22,11 @@ from qipf.network.tasks import single_logits
 #: Layers that compute; the input of one of them is the finished output of those before it.
 COMPUTING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-#: Layers before which there is no computing layer that reads the input.
-BEFORE = (nn.RNNBase, nn.Embedding, nn.EmbeddingBag)
+#: Layers that compute too; a computing layer after one of them does not read the input itself.
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+
+#: Layers whose output is the input itself, in numbers.
+EMBEDDING = (nn.Embedding, nn.EmbeddingBag)
 
 #: Most layers that are chosen when none are named.
 MOST_LAYERS = 8
@@ -308,19 +311,23 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
     """The inputs of at most `MOST_LAYERS` computing layers, evenly over the depth, last included.
 
     `run` passes a small batch through the network. The first computing layer reads the input
-    itself and is left out, unless it is the only one behind recurrent or embedding layers; so is a
-    layer that runs more than once in a pass.
+    itself and is left out, unless a recurrent layer runs before it, or an embedding and it is the
+    only one. So is a layer that runs more than once in a pass.
     """
-    order: list[str] = []
+    ran: list[tuple[str, nn.Module]] = []
     hooks = {
-        LayerSite(name, "input"): lambda *_, name=name: order.append(name)
+        LayerSite(name, "input"): lambda layer, *_, name=name: ran.append((name, layer))
         for name, layer in net.named_modules()
-        if name and isinstance(layer, COMPUTING)
+        if name and isinstance(layer, (*COMPUTING, *RECURRENT, *EMBEDDING))
     }
     with hooked(net, hooks):
         run()
-    reads_input = len(order) != 1 or not any(isinstance(m, BEFORE) for m in net.modules())
-    once = [name for name in order[reads_input:] if order.count(name) == 1]
+    order = [name for name, layer in ran if isinstance(layer, COMPUTING)]
+    earlier = [layer for _, layer in takewhile(lambda own: own[0] not in order, ran)]
+    behind = RECURRENT if len(order) > 1 else (*RECURRENT, *EMBEDDING)
+    first_too = any(isinstance(layer, behind) for layer in earlier)
+    inner = order if first_too else order[1:]
+    once = [name for name in inner if order.count(name) == 1]
     if not once:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "

@@ -163,10 +163,8 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
     if isinstance(layer, str) and layer:
         found: nn.Module | None = net
         for part in layer.split("."):
-            known = (
-                found is not None and part in found._modules
-            )  # not `get`: scripted modules lack it
-            found = found._modules[part] if found is not None and known else None
+            # a dict: what scripted modules have has no `get`
+            found = None if found is None else dict(found._modules.items()).get(part)
         if found is not None:
             return found
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}

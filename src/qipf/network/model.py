@@ -276,7 +276,7 @@ class NetworkModel(CalibrationMixin, ABC):
                 if labels is not None:
                     truth.append(labels[index].cpu())
         if not scores or not sum(map(len, scores)):
-            raise QIPFInputError("The loader is empty: calibrate needs at least one prediction.")
+            raise QIPFInputError(f"The loader is empty: {purpose} needs at least one prediction.")
         outputs, labels = torch.cat(logits), torch.cat(truth) if truth else None
         wrong = None if labels is None else outputs.argmax(1) != labels
         return Outcomes(outputs, torch.cat(scores), torch.cat(novelties), wrong, labels)
@@ -346,7 +346,7 @@ class NetworkModel(CalibrationMixin, ABC):
     def _expected(self, few: Example, max_centers: int | None) -> Expected:
         with torch.no_grad():
             found = self._scored(few)
-        return expected(found.uncertainty, found.output)
+        return expected(found.uncertainty, found.novelty, found.output)
 
     def _placed(self, example: Example) -> Example:
         """The example with all tensors on the network's device."""

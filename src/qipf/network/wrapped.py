@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.export.onnx import Expected, expected, rounding_margin
+from qipf.export.onnx import Expected, expected, rounding_margins
 from qipf.export.program import Example
 from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
@@ -262,9 +262,10 @@ class WrappedModel(NetworkModel):
         with evaluating(self.net), torch.no_grad():
             output, rows = self._run(few, partial(call, self.net, few))
             task, exact = self._task_of(output), rows.double()
-            margin = task.shaped(rounding_margin(field.uncertainty, exact), output)
-            uncertainty = task.shaped(field.uncertainty(exact), output)
-            return expected(uncertainty, task.logits(output), margin)
+            uncertainty, novelty = (task.shaped(s, output) for s in field.both_scores(exact))
+            one, other = rounding_margins(field.both_scores, exact)
+            margins = task.shaped(one, output), task.shaped(other, output)
+            return expected(uncertainty, novelty, task.logits(output), margins)
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""

@@ -66,6 +66,7 @@ class Study:
     novelty: NDArray[np.float64]  # (n,)
     evaluation: RuleEvaluation | None = None  # certified rule of the best score, with labels
     own_rule: RuleEvaluation | None = None  # the model's own rule, likewise
+    trained: float | None = None  # share that are training rows, if it is notable
     hints: Hints = ON_COMMAND_LINE
 
     def __repr__(self) -> str:
@@ -133,21 +134,17 @@ class Study:
         return max(METHODS, key=lambda name: self.metrics[name]["roc_auc"])
 
 
-def study(field: QIPF, test: Block, target: float | None = None, seed: int = 0) -> Study:
+def study(field: QIPF, test: Block, target: float | None = None) -> Study:
     """Score test logits with a fitted field and with its peers; see `study_of`."""
     require_width(test, field.n_features_in_)
     rows = as_tensor(test.logits)
     labels = None if test.labels is None else torch.from_numpy(test.labels)
     found = Outcomes(rows, *field.both_scores(rows), labels=labels)
-    return study_of(field, found, target, seed)
+    return study_of(field, found, target)
 
 
 def study_of(
-    model: Any,
-    found: Outcomes,
-    target: float | None = None,
-    seed: int = 0,
-    hints: Hints = ON_COMMAND_LINE,
+    model: Any, found: Outcomes, target: float | None = None, hints: Hints = ON_COMMAND_LINE
 ) -> Study:
     """Compare the scores of a model's test predictions with those of its peers.
 
@@ -157,7 +154,6 @@ def study_of(
     found : outcomes of the test predictions.
     target : limit on the error rate of accepted predictions; half of the test predictions' error
         rate if None. Without labels the threshold flags 5 % of predictions like the held-out ones.
-    seed : seed of the random split of the test predictions.
     hints : what the page advises to pass.
     """
     if target is not None:
@@ -168,7 +164,7 @@ def study_of(
     if share is not None:
         warn(
             f"About {share:.0%} of these predictions are training rows, on which errors are rarer "
-            "and less uncertain than on new data: the page is too good. Pass other data."
+            "than on new data: the page overstates the model's accuracy. Pass other data."
         )
     rows = found.rows.cpu()
     logits = class_logits(rows)
@@ -180,7 +176,7 @@ def study_of(
     scores |= {name: create(name).score(batch).numpy() for name in PEERS}
     labels = None if found.labels is None else found.labels.cpu().numpy()
     novelty, predicted = _numbers(found.novelty), logits.argmax(1).numpy()
-    result = Study(model, reference, scores, predicted, labels, novelty, hints=hints)
+    result = Study(model, reference, scores, predicted, labels, novelty, hints=hints, trained=share)
     wrong = result.wrong
     if wrong is None:
         return result
@@ -189,7 +185,7 @@ def study_of(
         result = replace(result, own_rule=own)
     if len(predicted) < 2:
         return result
-    evaluation = certified_evaluation(scores[result.best], wrong, target, seed)
+    evaluation = certified_evaluation(scores[result.best], wrong, target)
     return replace(result, evaluation=evaluation)
 
 
