@@ -8,8 +8,8 @@ As `limits.py`, but with the present model, by both areas, and beside the ensemb
 for each network and corruption the ROC-AUC and PR-AUC (means over levels) of the entropy, of the
 shipped uncertainty, of the ensemble, and of a logistic regression over all that the uncertainty and
 the novelty are computed from, which is fitted to the errors on the corrupted test images, in five
-folds of images. No user can fit that. Where it is behind the ensemble, the layers of one network do
-not tell as much, whatever the weights.
+folds of images. No user can fit that. It is no upper bound: it is
+linear, fitted by likelihood, and over all levels at once.
 """
 
 from __future__ import annotations
