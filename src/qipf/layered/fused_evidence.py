@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from qipf.errors import warn
+from qipf.export.program import reason
 from qipf.field.engines.online import LOG2_E
 from qipf.field.engines.triton import MAX_DIMENSION, launching_on, no_triton, power_of_two
 from qipf.layered.class_field import ClassField
@@ -77,7 +79,10 @@ def prepared(
     models: tuple[ErrorModel, NoveltyModel],
     device: torch.device,
 ) -> "FusedEvidence | None":
-    """The kernels, compiled; None where they cannot run, for example without a C compiler."""
+    """The kernels, compiled; None where they cannot run.
+
+    A warning names the reason if Triton is there and fails, for example without a C compiler.
+    """
     if obstacle(fields, lengths, device) is not None:
         return None
     found = FusedEvidence(fields, weights, lengths, models)
@@ -88,7 +93,8 @@ def prepared(
             found.scores(empty(count, found.classes), rows)
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception:  # whatever Triton raises: PyTorch computes the same
+    except Exception as error:  # whatever Triton raises: PyTorch computes the same
+        warn(f"Scores are computed by PyTorch, which is slower: Triton failed, {reason(error)}")
         return None
     return found
 
