@@ -1,4 +1,4 @@
-"""Every mean and count that README and the site quote of the suites paper, modern and ood.
+"""Means and counts that README and the site quote of the suites paper, modern and ood.
 
     python benchmarks/headline.py --figure docs/headline.png > results/headline.md
 
@@ -302,7 +302,7 @@ def draw(path: Path, cells: Cells) -> None:
                     zorder=3 + (marker != "_"),
                 )
         ax.set_xticks(range(len(cells)), [TITLES.get(name, name) for name in cells])
-        ax.set(ylabel="ROC-AUC of wrong predictions", ylim=(0.5, 0.95), xlim=(-0.5, 6.9))
+        ax.set(ylabel="ROC-AUC of wrong predictions", ylim=(0.4, 0.95), xlim=(-0.5, 6.5))
         ax.legend(loc="lower right", fontsize=8)
 
 
