@@ -230,8 +230,8 @@ def below_chance(cells: Cells) -> Iterator[str]:
 def mixture(cells: Cells) -> Iterator[str]:
     """Accuracies of the network and of the layers' mixture, and of what p_error promises."""
     yield (
-        "| accuracy in % | clean: network | mixture | corrupted: network | mixture | levels where "
-        "the mixture is at least as good | mean p_error is off by | softmax is off by |"
+        "| accuracy in % | clean: network | mixture | corrupted: network | mixture | levels "
+        "and seeds where the mixture is at least as good | mean p_error is off by | softmax is off by |"
     )
     yield "| --- |" + " --- |" * 7
     for network, methods in cells.items():
