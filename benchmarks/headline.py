@@ -231,7 +231,8 @@ def mixture(cells: Cells) -> Iterator[str]:
     """Accuracies of the network and of the layers' mixture, and of what p_error promises."""
     yield (
         "| accuracy in % | clean: network | mixture | corrupted: network | mixture | levels "
-        "and seeds where the mixture is at least as good | mean p_error is off by | softmax is off by |"
+        "and seeds where the mixture is at least as good | mean p_error is off by | "
+        "softmax is off by |"
     )
     yield "| --- |" + " --- |" * 7
     for network, methods in cells.items():
