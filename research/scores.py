@@ -7,14 +7,13 @@ Reads what `error_data.py` wrote for some networks. Every candidate is fitted on
 images with one group of perturbations left out, and judged on that group: the mean of ROC-AUC and
 PR-AUC of error detection for the uncertainty, ROC-AUC of perturbed against clean images for the
 novelty. Test images are evaluated too, in columns of their own that no rule reads. Writes
-scores.json and scores.md, or with ``--novelty`` novelty.json and novelty.md, of that alone.
-Candidates are left out on files without their columns.
+scores.md, or with ``--novelty`` novelty.md, of that alone. Candidates are left out on files
+without their columns.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -181,7 +180,6 @@ def main() -> None:
                 print(network.name, name, {k: round(v, 4) for k, v in row.items()}, flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     name = "novelty" if options.novelty else "scores"
-    (options.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     (options.output / f"{name}.md").write_text(table(found))
 
 
