@@ -36,6 +36,7 @@ ALSO = {
     "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
     "monitor/verdict": "monitor/test_monitor",
     "monitor/watch": "cli/test_monitor cli/test_monitor_errors",
+    "calibration/rule": "calibration/test_accept_rule",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",
     "bench/scoring": "bench/test_end_to_end",

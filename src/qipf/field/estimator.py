@@ -11,8 +11,8 @@ import torch
 from sklearn.base import BaseEstimator, OutlierMixin, clone
 from torch import Tensor
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.outcomes import Outcomes
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, warn
 from qipf.export.onnx import OnnxFile, checked_path, expected, rounding_margin, write_onnx

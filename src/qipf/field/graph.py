@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import within
 from qipf.calibration.detection import entropy_of
+from qipf.calibration.rule import within
 from qipf.errors import QIPFInputError
 from qipf.export.program import ExactConstants
 from qipf.field.engines.base import checked_centers

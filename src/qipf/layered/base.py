@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import error_detection, mean_detection, warn_of_labels
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import blocks, full_precision

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.prediction import Prediction, prediction_as
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import within
+from qipf.calibration.rule import within
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example

@@ -8,7 +8,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.export.onnx import Expected, expected, rounding_margin

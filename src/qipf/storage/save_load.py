@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
 from qipf.display import aligned
 from qipf.errors import QIPFFileError, QIPFInputError, printable, shortened, warn

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from qipf.bench.suites import CLEAN
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.reporting.charts import Charts, chart_spec
 from qipf.reporting.page import render
 from qipf.reporting.run.charts import MOST_EVIDENCE, accuracy_chart, timeline_chart

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binomtest
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.calibration.accept_rule import AcceptRule, accept_rule
+from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration
+from qipf.calibration.rule import AcceptRule
 from qipf.monitor.monitor import ShiftMonitor
 from qipf.reporting.run.results import Run
 
