@@ -8,7 +8,6 @@ from qipf import QIPFWarning
 from qipf.layered import mixture as mixture_weights
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import Evidence, fit_error_model
-from qipf.layered.holdout import FEWEST, Tuning
 from qipf.layered.metric import Metric
 from qipf.layered.mixture import (
     LEAST,
@@ -19,6 +18,7 @@ from qipf.layered.mixture import (
     log_odds_of_error,
     posteriors_of,
 )
+from qipf.layered.tuning import FEWEST, Tuning
 from qipf.network.features import LayerSite
 
 GOOD, FAIR, USELESS = LayerSite("good"), LayerSite("fair"), LayerSite("useless")

@@ -24,7 +24,7 @@ from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimensi
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
-from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
+from qipf.layered.holdout import LABELS, ONE_IN, PLACES, Examples
 from qipf.layered.mixture import MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
@@ -36,6 +36,7 @@ from qipf.layered.predictions import (
 )
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
+from qipf.layered.tuning import COPIED, FEWEST, Tuning
 from qipf.validation.arrays import as_given, blank, refuse_missing
 from qipf.validation.labels import checked_labels, class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError

@@ -18,8 +18,8 @@ from torch import Tensor
 from qipf.errors import warn
 from qipf.layered.class_field import ClassField, FieldValues
 from qipf.layered.error_model import Evidence, fit_error_model
-from qipf.layered.holdout import FEWEST, Tuning
 from qipf.layered.novelty import unusual_columns
+from qipf.layered.tuning import FEWEST, Tuning
 from qipf.metrics.error_detection import roc_auc
 from qipf.network.features import LayerSite
 from qipf.progress import progress

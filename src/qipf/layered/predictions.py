@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError, first_line
-from qipf.layered.holdout import FEWEST
 from qipf.layered.perturbations import perturbed, strengths
+from qipf.layered.tuning import FEWEST
 from qipf.network.features import LayerSite, Rows
 from qipf.network.pooling import pooled_features
 from qipf.validation.arrays import as_tensor, require_finite, usable_rows

@@ -13,8 +13,9 @@ from qipf.field.engines.base import blocks
 from qipf.field.engines.products import product
 from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL, Effort
-from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
+from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.metric import Metric, Scatter, unit_length
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 

@@ -20,7 +20,8 @@ from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit
 from qipf.bench.methods.neighbours import KNN
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.errors import QIPFInputError
-from qipf.layered.holdout import sample_examples, tuning_sets
+from qipf.layered.holdout import sample_examples
+from qipf.layered.tuning import tuning_sets
 from qipf.metrics.error_detection import roc_auc
 from qipf.network.batches import batches
 from qipf.network.features import LayerSite, run_in_batches
