@@ -32,7 +32,8 @@ from qipf.layered.distillation import clustered_field, distilled_field, labelled
 from qipf.layered.error_model import fit_error_model
 from qipf.layered.families import fitting_families
 from qipf.layered.holdout import INPUTS, sample_examples
-from qipf.layered.mixture import MOST_LAYERS, fit_mixture, likeliest_weights, tuning_posteriors
+from qipf.layered.mixture import likeliest_weights
+from qipf.layered.mixture_fit import MOST_LAYERS, fit_mixture, tuning_posteriors
 from qipf.layered.selection import chosen_fields
 from qipf.layered.tuning import COPIED, Tuning, _add_copies, tuning_sets
 from qipf.metrics.error_detection import evaluate

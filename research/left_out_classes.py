@@ -46,7 +46,8 @@ from qipf.bench.training import train
 from qipf.layered import model as model_module
 from qipf.layered.holdout import INPUTS, LABELS, Examples
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import evidence_of, thinning
+from qipf.layered.mixture import evidence_of
+from qipf.layered.mixture_fit import thinning
 from qipf.layered.model import LayeredQIPF
 from qipf.layered.outliers import of_other_classes
 from qipf.layered.tuning import Tuning

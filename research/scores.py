@@ -27,7 +27,8 @@ from tuned_sets import FAMILIES, Candidate, Network, Rows, Score, left_out
 
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS
 from qipf.layered.error_model import Evidence, fit_error_model, fit_log_odds
-from qipf.layered.mixture import LEAST, likeliest_weights
+from qipf.layered.mixture import likeliest_weights
+from qipf.layered.mixture_fit import LEAST
 
 
 def entropy(_sets: list[Rows]) -> Score:

@@ -17,7 +17,7 @@ from qipf.layered.distillation import (
     nearest_of_class,
 )
 from qipf.layered.effort import EFFORTS
-from qipf.layered.mixture import FittedMixture, fit_mixture, tuning_posteriors
+from qipf.layered.mixture_fit import FittedMixture, fit_mixture, tuning_posteriors
 from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from tests.layered.conftest import batches

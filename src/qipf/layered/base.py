@@ -17,7 +17,8 @@ from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
-from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, rows_at_once, thinning
+from qipf.layered.mixture import evidence_of, rows_at_once
+from qipf.layered.mixture_fit import MOST_LAYERS, TuningPosteriors, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS

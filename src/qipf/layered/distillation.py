@@ -28,7 +28,7 @@ from qipf.layered.class_field import LARGEST_TABLE, ClassField
 from qipf.layered.distilled_centers import Targets, fit_centers
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
+from qipf.layered.mixture_fit import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
 from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress

@@ -25,7 +25,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import LABELS, ONE_IN, PLACES, Examples
-from qipf.layered.mixture import MOST_CENTERS, fit_mixture
+from qipf.layered.mixture_fit import MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
     Features,

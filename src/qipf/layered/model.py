@@ -20,7 +20,7 @@ from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import PLACES, sample_examples
-from qipf.layered.mixture import LEAST, MOST_CENTERS, fit_mixture
+from qipf.layered.mixture_fit import LEAST, MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
