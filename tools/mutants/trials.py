@@ -24,8 +24,9 @@ ALSO = {
     "field": "golden/test_golden",
     "field/estimator": "field/test_score_check field/test_sklearn_checks",
     "field/fitted": "field/test_estimator_scores field/test_estimator_fit "
-    "field/test_estimator_condensed field/test_estimator_errors",
+    "field/test_outputs field/test_estimator_errors",
     "field/fitting": "field/test_score_check",
+    "field/outputs": "field/test_estimator_fit",
     "field/potential": "field/test_normalization",
     "field/kernel": "field/test_coreset",
     "field/kmeans": "field/test_coreset",

@@ -31,7 +31,10 @@ FEW_ROWS = 64
 
 
 class FittedField(CalibrationMixin):
-    """What a fitted `QIPF` computes; its parameters and fitting are in `qipf.field.estimator`."""
+    """What a fitted `QIPF` computes.
+
+    Plots and files are in `qipf.field.outputs`, parameters and fitting in `qipf.field.estimator`.
+    """
 
     centers_: np.ndarray
     log_weights_: np.ndarray | None
