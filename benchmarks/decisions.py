@@ -33,15 +33,8 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.progress import progress
-from qipf.reporting.run.decisions import (
-    ESTIMATED,
-    RISKS,
-    AccuracyComparison,
-    RuleEvaluation,
-    accuracy_comparisons,
-    evaluate_rule,
-    split_evaluation,
-)
+from qipf.reporting.rule_evaluation import RuleEvaluation, evaluate_rule, split_evaluation
+from qipf.reporting.run.decisions import ESTIMATED, RISKS, AccuracyComparison, accuracy_comparisons
 from qipf.reporting.run.results import Run
 
 SCORES = ("qipf", "softmax", "entropy")
