@@ -54,13 +54,11 @@ def of_some(field: ClassField, count: int, seed: int = 0) -> ClassField:
     """A random part of the centres."""
     order = torch.randperm(len(field.labels), generator=torch.Generator().manual_seed(seed))
     kept = order[:count].sort().values
-    return ClassField(
-        field.metric,
-        field.embeddings[kept],
-        field.labels[kept],
-        field.classes,
-        field.bandwidth,
-        field.examples[kept],
+    return field.changed(
+        embeddings=field.embeddings[kept],
+        labels=field.labels[kept],
+        examples=field.examples[kept],
+        counts=None,
     )
 
 

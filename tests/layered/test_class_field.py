@@ -266,3 +266,23 @@ def test_a_class_with_few_centres_is_not_thinned_away():
     small = field.thinned(20)
     assert small.labels.bincount().tolist() == [11, 1, 9]
     assert torch.equal(small.examples, small.examples.sort().values)
+
+
+def test_a_changed_field_is_made_of_the_same_parts_but_for_these():
+    field = field_of(counts=COUNTS)
+    field(QUERIES)  # sums of its centres are kept
+    half = slice(20)
+    found = field.changed(
+        embeddings=field.embeddings[half], labels=field.labels[half], counts=None, bandwidth=0.7
+    )
+    expected = ClassField(
+        field.metric, field.embeddings[half], field.labels[half], 4, 0.7, field.examples
+    )
+    assert found.metric is field.metric
+    assert found.examples is field.examples
+    assert torch.equal(found.counts, torch.ones(20))
+    for one, other in zip(found(QUERIES), expected(QUERIES), strict=True):
+        assert torch.equal(one, other)
+    same = field.changed()
+    assert torch.equal(same.counts, COUNTS)
+    assert torch.equal(same(QUERIES).posterior, field(QUERIES).posterior)

@@ -180,14 +180,11 @@ def clustered_field(field: ClassField, size: int, random: torch.Generator) -> Cl
         centers.append(means[used])
         counts.append(mass[used])
         labels.append(field.labels[members][: int(used.sum())])
-    found = ClassField(
-        field.metric,
-        torch.cat(centers),
-        torch.cat(labels),
-        field.classes,
-        field.bandwidth,
-        torch.empty(0),
-        torch.cat(counts),
+    found = field.changed(
+        embeddings=torch.cat(centers),
+        labels=torch.cat(labels),
+        examples=torch.empty(0),
+        counts=torch.cat(counts),
     )
     found.examples = field.examples[nearest_of_class(found, field).cpu()]
     return found
@@ -222,14 +219,9 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
     """The same centres with their rows projected by a matrix."""
-    return ClassField(
-        field.metric.projected(projection),
-        unit_length(field.embeddings @ projection),
-        field.labels,
-        field.classes,
-        field.bandwidth,
-        field.examples,
-        field.counts,
+    return field.changed(
+        metric=field.metric.projected(projection),
+        embeddings=unit_length(field.embeddings @ projection),
     )
 
 

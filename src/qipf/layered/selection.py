@@ -91,14 +91,11 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
         counts.append(small.weights.to(own))
         labels.append(field.labels[members][: len(found)])
         examples.append(field.examples[members[nearest].cpu()])
-    return ClassField(
-        field.metric,
-        torch.cat(embeddings),
-        torch.cat(labels),
-        field.classes,
-        field.bandwidth,
-        torch.cat(examples),
-        torch.cat(counts),
+    return field.changed(
+        embeddings=torch.cat(embeddings),
+        labels=torch.cat(labels),
+        examples=torch.cat(examples),
+        counts=torch.cat(counts),
     )
 
 
