@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qipf.layered import class_field, class_sums
-from qipf.layered.class_field import SMALLEST, ClassField
+from qipf.layered.class_field import SMALLEST, ClassField, nearest_of_class
 from qipf.layered.metric import Metric
 
 
@@ -286,3 +286,14 @@ def test_a_changed_field_is_made_of_the_same_parts_but_for_these():
     same = field.changed()
     assert torch.equal(same.counts, COUNTS)
     assert torch.equal(same(QUERIES).posterior, field(QUERIES).posterior)
+
+
+def test_the_nearest_centre_of_the_class_in_another_field():
+    field = field_of()
+    assert torch.equal(nearest_of_class(field, field), torch.arange(40))
+    small = field_of(count=25, seed=3)
+    for center, label, found in zip(
+        small.embeddings, small.labels, nearest_of_class(small, field), strict=True
+    ):
+        distances = (field.embeddings - center).square().sum(1)
+        assert int(found) == int(distances.masked_fill(field.labels != label, 9).argmin())

@@ -14,7 +14,6 @@ from qipf.layered.distillation import (
     distilled_field,
     distilled_mixture,
     distilled_size,
-    nearest_of_class,
 )
 from qipf.layered.effort import EFFORTS
 from qipf.layered.mixture_fit import FittedMixture, fit_mixture, tuning_posteriors
@@ -313,11 +312,6 @@ def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     )
     distilled_field(whole(60), 9, 6, NONE, HELD, seed=0, effort=EFFORTS[effort])
     assert seen == [steps]
-
-
-def test_nearest_of_class_in_parts():
-    full = whole(60)
-    assert torch.equal(nearest_of_class(full, full), torch.arange(60))
 
 
 SITE = LayerSite("layer")

@@ -274,3 +274,15 @@ class ClassField:
             labels=self.labels.to(device),
             counts=self.counts.to(device),
         )
+
+
+def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)
+    """For each centre of a small field the nearest centre of its class in the other."""
+    found = torch.empty_like(small.labels, dtype=torch.long)
+    for label in small.labels.unique().tolist():
+        members = (field.labels == label).nonzero()[:, 0]
+        mine = (small.labels == label).nonzero()[:, 0]
+        for part in mine.split(1000):
+            nearest = product(small.embeddings[part], field.embeddings[members]).argmax(1)
+            found[part] = members[nearest]
+    return found

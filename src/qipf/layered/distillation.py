@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from qipf.field.engines.products import product
-from qipf.layered.class_field import LARGEST_TABLE, ClassField
+from qipf.layered.class_field import LARGEST_TABLE, ClassField, nearest_of_class
 from qipf.layered.distilled_centers import Targets, fit_centers
 from qipf.layered.effort import FULL, Effort
 from qipf.layered.metric import unit_length
@@ -223,15 +223,3 @@ def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
         metric=field.metric.projected(projection),
         embeddings=unit_length(field.embeddings @ projection),
     )
-
-
-def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)
-    """For each centre of a small field the nearest centre of its class in the other."""
-    found = torch.empty_like(small.labels, dtype=torch.long)
-    for label in small.labels.unique().tolist():
-        members = (field.labels == label).nonzero()[:, 0]
-        mine = (small.labels == label).nonzero()[:, 0]
-        for part in mine.split(1000):
-            nearest = product(small.embeddings[part], field.embeddings[members]).argmax(1)
-            found[part] = members[nearest]
-    return found
