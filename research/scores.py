@@ -78,8 +78,8 @@ def gated(least: float = LEAST, gate: Novelty = ENERGY, layers: bool = True) -> 
         model = fit_error_model(evidence, wrong, perturbed)
         assert model is not None
         slopes = model.near.slopes * evidence.odds.std(0)
-        heard = torch.maximum(weights, slopes[1:] / slopes.sum())
-        kept = [0, *(layer for layer in kept[1:] if heard[layer] >= least)]
+        importance = torch.maximum(weights, slopes[1:] / slopes.sum())
+        kept = [0, *(layer for layer in kept[1:] if importance[layer] >= least)]
         return _near_far(sets, _mixture(sets, kept), kept, slice(None), gate)
 
     return fit

@@ -214,7 +214,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         return facts
 
     def _is_built(self) -> bool:
-        """Whether there are facts; building a field is not a matter of showing it."""
+        """Whether `facts` is available without building a field."""
         try:
             self._require_fitted()
         except QIPFNotFittedError:

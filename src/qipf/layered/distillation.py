@@ -104,7 +104,7 @@ def distilled_mixture(
     """The mixture with distilled fields, and the weights that it has.
 
     Those are fitted with the fields of all examples. Distilled fields are fitted to copies that are
-    perturbed as the tuning rows are, and seem better on these than they are on other inputs.
+    perturbed as the tuning rows are, so they look better on these than on other inputs.
     """
     fields = {}
     for site, field in progress(mixture.fields.items(), "distilling fields"):

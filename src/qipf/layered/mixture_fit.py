@@ -135,11 +135,11 @@ def fit_mixture(
     best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
     found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
     weights = likeliest_weights(found.truth)
-    heard = torch.maximum(weights, found.importances(weights))[1:].tolist()
-    if most is not None and most < len(heard):
-        least = max(least, sorted(heard)[-most])
-    least = min(least, max(heard))  # the layer with the largest weight always stays
-    kept = {site: 1 + i for i, site in enumerate(fields) if heard[i] >= least}
+    importance = torch.maximum(weights, found.importances(weights))[1:].tolist()
+    if most is not None and most < len(importance):
+        least = max(least, sorted(importance)[-most])
+    least = min(least, max(importance))  # the layer with the largest weight always stays
+    kept = {site: 1 + i for i, site in enumerate(fields) if importance[i] >= least}
     found = found.columns([0, *kept.values()])
     gains = found.gains()
     if not gains:

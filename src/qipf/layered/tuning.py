@@ -69,7 +69,7 @@ def tuning_sets(
             "floating point inputs if you can, or tokens that an nn.Embedding reads."
         )
         return found
-    few = _leading(groups, max(FEWEST, int(effort.judged * len(labels))))
+    few = _leading(groups, max(FEWEST, int(effort.strength_share * len(labels))))
 
     clean = logits[: sum(group.rows for group in few)]
 

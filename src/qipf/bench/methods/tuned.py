@@ -1,7 +1,6 @@
 """Scores with parameters fitted on the same perturbed training inputs as `qipf_plus`.
 
-They answer whether its lead comes from these inputs: whatever a method could learn from them, it
-may learn here.
+They test whether its lead comes from these inputs: other methods are fitted to the same ones.
 """
 
 from collections.abc import Sequence
