@@ -12,9 +12,9 @@ results/decisions.csv.
 
 Accuracy without labels: one half of the clean test predictions calibrates the estimator, which is
 then asked about the other half's images at every level of every corruption. Writes
-results/decisions-accuracy.csv. "unchanged" is what one believes who does not look: the accuracy of
-the clean half. Levels count as mild where the true accuracy lies less than 0.1 below that, and as
-heavy where it lies 0.3 below it or more.
+results/decisions-accuracy.csv. "unchanged" assumes the accuracy of the clean half. Levels count as
+mild where the true accuracy lies less than 0.1 below that, and as heavy where it lies 0.3 below it
+or more.
 """
 
 from __future__ import annotations
@@ -33,15 +33,8 @@ from qipf.bench.suites import CLEAN, CLEAN_LEVEL
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.accuracy import METHODS as ESTIMATORS
 from qipf.progress import progress
-from qipf.reporting.run.decisions import (
-    ESTIMATED,
-    RISKS,
-    AccuracyComparison,
-    RuleEvaluation,
-    accuracy_comparisons,
-    evaluate_rule,
-    split_evaluation,
-)
+from qipf.reporting.rule_evaluation import RuleEvaluation, evaluate_rule, split_evaluation
+from qipf.reporting.run.decisions import ESTIMATED, RISKS, AccuracyComparison, accuracy_comparisons
 from qipf.reporting.run.results import Run
 
 SCORES = ("qipf", "softmax", "entropy")

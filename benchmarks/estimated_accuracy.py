@@ -58,8 +58,8 @@ def rows_of(bench: NetworkBench, reduction: str) -> Iterator[Row]:
         found = model(bench.inputs(corruption, level)[order[: min(WINDOW, half)]])
         right = found.predicted.cpu() == truth[: len(found.predicted)]
         top = found.logits.softmax(1).amax(1)
-        told = qipf.estimate_accuracy(found, model)
-        unheard = qipf.estimate_accuracy(found, model, label_shift=True)
+        estimate = qipf.estimate_accuracy(found, model)
+        without_classes = qipf.estimate_accuracy(found, model, label_shift=True)
         yield {
             "suite": suite.name,
             "network": bench.spec.name,
@@ -68,13 +68,13 @@ def rows_of(bench: NetworkBench, reduction: str) -> Iterator[Row]:
             "level": f"{level:g}",
             "reduction": reduction,
             "accuracy": f"{right.double().mean():.4f}",
-            "estimate": f"{told.accuracy:.4f}",
-            "low": f"{told.low:.4f}",
-            "high": f"{told.high:.4f}",
-            "novel": f"{told.novel:.4f}",
-            "surplus": f"{told.surplus:.4f}",
-            "reliable": str(told.reliable),
-            "without_classes": f"{unheard.accuracy:.4f}",
+            "estimate": f"{estimate.accuracy:.4f}",
+            "low": f"{estimate.low:.4f}",
+            "high": f"{estimate.high:.4f}",
+            "novel": f"{estimate.novel:.4f}",
+            "surplus": f"{estimate.surplus:.4f}",
+            "reliable": str(estimate.reliable),
+            "without_classes": f"{without_classes.accuracy:.4f}",
             "confidence": f"{top.mean():.4f}",
             "threshold": f"{confident.estimate(-top).accuracy:.4f}",
         }

@@ -1,7 +1,7 @@
-"""How many base-2 exponentials a GPU does in a second: the ceiling over every kernel here.
+"""How many base-2 exponentials a GPU does in a second: the upper bound for every kernel here.
 
 Each pair of a query and a centre needs one. A Triton kernel that does nothing else, on numbers
-that never leave the registers, measures what the chip has to give.
+that never leave the registers, measures the chip's throughput.
 
     python benchmarks/exponentials.py    # on a GPU
 """

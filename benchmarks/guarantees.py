@@ -131,8 +131,8 @@ def simulate(setting: Setting, draws: int) -> list[Row]:
     with reachable, warnings.catch_warnings(category=qipf.QIPFWarning, action="ignore"):
         found = counts[kind](setting, draws, *method)
     return [
-        Row(promise, setting.population, told, draws, int(violations), allowed)
-        for (promise, told, allowed), violations in found.items()
+        Row(promise, setting.population, setting_text, draws, int(violations), allowed)
+        for (promise, setting_text, allowed), violations in found.items()
     ]
 
 
@@ -145,8 +145,8 @@ def _accept(setting: Setting, draws: int) -> Counts:
         rule = qipf.accept_rule(*population.draw(count, rng), risk, confidence)
         # half of what a population exceeds its bound by: sums of rates are rounded
         broken += population.risk(rule.threshold) > risk * (1 + ABOVE / 2)
-    told = f"n = {count}, max_risk = {risk:g}, confidence = {confidence:g}"
-    return {("accept_rule(max_risk)", told, 1 - confidence): broken}
+    setting_text = f"n = {count}, max_risk = {risk:g}, confidence = {confidence:g}"
+    return {("accept_rule(max_risk)", setting_text, 1 - confidence): broken}
 
 
 def _cover(setting: Setting, draws: int) -> Counts:
@@ -162,8 +162,8 @@ def _cover(setting: Setting, draws: int) -> Counts:
             population.risk(rule.threshold) > rule.risk_bound
             or population.coverage(rule.threshold) < coverage
         )
-    told = f"n = {count}, min_coverage = {coverage:g}, confidence = {confidence:g}"
-    return {("accept_rule(min_coverage)", told, 1 - confidence): broken}
+    setting_text = f"n = {count}, min_coverage = {coverage:g}, confidence = {confidence:g}"
+    return {("accept_rule(min_coverage)", setting_text, 1 - confidence): broken}
 
 
 def _curve(setting: Setting, draws: int) -> Counts:
@@ -176,8 +176,8 @@ def _curve(setting: Setting, draws: int) -> Counts:
         curve = qipf.risk_coverage(*population.draw(count, rng), confidence)
         at = np.searchsorted(curve.thresholds, threshold, side="right") - 1
         broken += at >= 0 and not curve.low[at] <= truth <= curve.high[at]
-    told = f"n = {count}, one threshold, confidence = {confidence:g}"
-    return {("risk_coverage", told, 1 - confidence): broken}
+    setting_text = f"n = {count}, one threshold, confidence = {confidence:g}"
+    return {("risk_coverage", setting_text, 1 - confidence): broken}
 
 
 def _conformal(setting: Setting, draws: int) -> Counts:
@@ -193,10 +193,10 @@ def _conformal(setting: Setting, draws: int) -> Counts:
         above += [new[0] > held_out.outlier_limit(share) for share in SHARES]
     counts: Counts = {}
     for share, outliers in zip(SHARES, above, strict=True):
-        told = f"n = {count}, t = {share:g}"
-        counts["p-value ≤ t", told, share] = (found[0] <= share).sum()
-        counts["smoothed p-value ≤ t", told, share] = (found[1] <= share).sum()
-        counts["above outlier_limit(t)", told, share] = outliers
+        setting_text = f"n = {count}, t = {share:g}"
+        counts["p-value ≤ t", setting_text, share] = (found[0] <= share).sum()
+        counts["smoothed p-value ≤ t", setting_text, share] = (found[1] <= share).sum()
+        counts["above outlier_limit(t)", setting_text, share] = outliers
     return counts
 
 
@@ -210,10 +210,10 @@ def _monitor(setting: Setting, draws: int) -> Counts:
         peaks[seed], starts[seed] = evidence(held_out, scores[count:], seed)
     counts: Counts = {}
     for alpha in ALPHAS:
-        told = f"n = {count}, {STREAM} predictions, alpha = {alpha:g}"
-        counts["false alarm", told, alpha] = (peaks >= -math.log(alpha)).sum()
-        told = f"n = {count}, window = {WINDOW}, p ≤ {alpha:g}"
-        counts["first window", told, alpha] = (starts <= alpha).sum()
+        setting_text = f"n = {count}, {STREAM} predictions, alpha = {alpha:g}"
+        counts["false alarm", setting_text, alpha] = (peaks >= -math.log(alpha)).sum()
+        setting_text = f"n = {count}, window = {WINDOW}, p ≤ {alpha:g}"
+        counts["first window", setting_text, alpha] = (starts <= alpha).sum()
     return counts
 
 
@@ -235,16 +235,16 @@ def _accuracy(setting: Setting, draws: int, method: str) -> Counts:
         uncertainty, wrong = draw_accuracy(setting.population, window, rng)
         found = estimator.estimate(uncertainty, 0.95)
         broken += not found.low <= 1 - wrong.mean() <= found.high
-    told = f"n = {held_out}, window = {window}, {method}"
-    return {("estimate_accuracy", told, 0.05): broken}
+    setting_text = f"n = {held_out}, window = {window}, {method}"
+    return {("estimate_accuracy", setting_text, 0.05): broken}
 
 
 def _novel(setting: Setting, draws: int) -> Counts:
     count, risk, confidence, least = setting.numbers
     population, rng = pairs(risk, least)[setting.population], setting.rng()
     broken = sum(limited(population, setting.numbers, rng) for _ in range(draws))
-    told = f"n = {count:g}, max_risk = {risk:g}, confidence = {confidence:g}, p > {least:g}"
-    return {("accept_rule(min_novelty_p)", told, 1 - confidence): broken}
+    setting_text = f"n = {count:g}, max_risk = {risk:g}, confidence = {confidence:g}, p > {least:g}"
+    return {("accept_rule(min_novelty_p)", setting_text, 1 - confidence): broken}
 
 
 def _odds(setting: Setting, draws: int) -> Counts:
@@ -252,8 +252,8 @@ def _odds(setting: Setting, draws: int) -> Counts:
     rng, broken = setting.rng(), 0
     for _ in range(draws):
         broken += misses(setting.population, (held_out, window), rng)[0]
-    told = f"n = {held_out}, window = {window}, log_odds with novelty"
-    return {("estimate_accuracy, log-odds", told, 0.05): broken}
+    setting_text = f"n = {held_out}, window = {window}, log_odds with novelty"
+    return {("estimate_accuracy, log-odds", setting_text, 0.05): broken}
 
 
 def _both(setting: Setting, draws: int) -> Counts:
@@ -261,10 +261,10 @@ def _both(setting: Setting, draws: int) -> Counts:
     found = np.array([peaks(setting.population, seed, rng) for seed in range(draws)])
     counts: Counts = {}
     for alpha in ALPHAS:
-        told = f"n = {LONG[0]}, {LONG[1]:,} predictions, alpha = {alpha:g}"
+        setting_text = f"n = {LONG[0]}, {LONG[1]:,} predictions, alpha = {alpha:g}"
         for column, score in enumerate(("novelty", "both")):
             violations = (found[:, column] >= -math.log(alpha)).sum()
-            counts[f"false alarm, {score}", told, alpha] = violations
+            counts[f"false alarm, {score}", setting_text, alpha] = violations
     return counts
 
 
@@ -274,9 +274,9 @@ def _classes(setting: Setting, draws: int) -> Counts:
     found = [misses_of_classes(setting.population, (held_out, window), rng) for _ in range(draws)]
     counts: Counts = {}
     for method, label_shift in found[0]:
-        told = f"n = {held_out}, window = {window}, {method}, label_shift = {label_shift}"
+        setting_text = f"n = {held_out}, window = {window}, {method}, label_shift = {label_shift}"
         broken = sum(each[method, label_shift] for each in found)
-        counts["estimate_accuracy, classes", told, 0.05] = broken
+        counts["estimate_accuracy, classes", setting_text, 0.05] = broken
     return counts
 
 

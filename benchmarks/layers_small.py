@@ -2,7 +2,7 @@
 
     python benchmarks/layers_small.py --run runs/paper --data DATA [--device cuda]
 
-Fitted with 200 examples to tune by, with 10 (too few: the softmax speaks alone), without errors
+Fitted with 200 examples to tune by, with 10 (too few: the softmax is used alone), without errors
 (only training examples that the network gets right), without any example of the last class, and
 with 200 examples in all. Mean ROC-AUC of error detection over the 16 cells, against the softmax's
 entropy. Writes results/layers-small.csv.

@@ -10,8 +10,8 @@ prediction fewer layers, widths, posteriors, dimensions, centres; in the fit few
 Alternatives that cost a user the same (`COST_THE_SAME`) are taken by merit alone.
 
 Only chosen-by.jsonl is read. Its families and their strengths are themselves among what is chosen,
-so the same is asked of two other judges, the first five families alone and all families at fixed
-strengths; they are told, but do not count.
+so the merits are also computed by the first five families alone and by all families at fixed
+strengths; these are reported, but do not count.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ Areas = list[list[float]]  # ROC-AUC and PR-AUC, by family
 #: Fields of a line that are no family.
 HEAD = ("network", "seed", "draw", "recipe", "options", "mean", "fixed")
 
-#: What a judge reads off a line; the first one's word counts.
-JUDGES: dict[str, Callable[[Line], Areas]] = {
+#: What an evaluation uses of a line; the first one decides.
+EVALUATIONS: dict[str, Callable[[Line], Areas]] = {
     "all families": lambda line: [areas for name, areas in line.items() if name not in HEAD],
     "the first five families": lambda line: [line[name] for name in FIRST_FIVE],
     "all families at fixed amounts": lambda line: list(line.get("fixed", {}).values()),
@@ -107,7 +107,7 @@ def taken(merits: dict[str, float], equal: float = EQUAL) -> str:
 
 
 def _merit(areas: Iterable[Areas]) -> float:
-    """NaN where a judge has nothing to read."""
+    """NaN where an evaluation has nothing to use."""
     found = [mean for one in areas for mean in one]
     return float(np.mean(found)) if found else float("nan")
 
@@ -121,26 +121,26 @@ def decided(lines: dict[str, dict[tuple[object, ...], Line]], ingredient: str) -
     if missing or not shared:
         return {"taken": None, "shipped": shipped, "missing": missing}
     equal = 0.0 if ingredient in COST_THE_SAME else EQUAL
-    words, told = {}, {}
-    for judge, areas in JUDGES.items():
-        merits = {
+    choices, merits = {}, {}
+    for evaluation, areas in EVALUATIONS.items():
+        own = {
             name: _merit(areas(lines[recipe][where]) for where in sorted(shared, key=str))
             for name, recipe in alternatives.items()
         }
-        if not np.isnan(list(merits.values())).any():
-            words[judge], told[judge] = taken(merits, equal), merits
-    first, *others = JUDGES
+        if not np.isnan(list(own.values())).any():
+            choices[evaluation], merits[evaluation] = taken(own, equal), own
+    first, *others = EVALUATIONS
     return {
-        "taken": words[first],
+        "taken": choices[first],
         "shipped": shipped,
-        "recipe": alternatives[words[first]],
-        "as shipped": words[first] == shipped,
+        "recipe": alternatives[choices[first]],
+        "as shipped": choices[first] == shipped,
         "judged on": sorted(map(list, shared), key=str),
-        "merits": told[first],
+        "merits": merits[first],
         "other judges": {
-            judge: {"taken": words[judge], "merits": told[judge]}
-            for judge in others
-            if judge in words
+            evaluation: {"taken": choices[evaluation], "merits": merits[evaluation]}
+            for evaluation in others
+            if evaluation in choices
         },
     }
 
@@ -149,20 +149,23 @@ def choose(folder: Path) -> dict[str, Any]:
     """Decide on all ingredients by a folder's chosen-by.jsonl; print it and write chosen.json."""
     lines = read(folder / CHOSEN_BY)
     found = {ingredient: decided(lines, ingredient) for ingredient in INGREDIENTS}
-    for ingredient, told in found.items():
-        if told["taken"] is None:
-            print(f"{ingredient}: undecided, not tried: {', '.join(told['missing']) or 'together'}")
+    for ingredient, choice in found.items():
+        if choice["taken"] is None:
+            missing = ", ".join(choice["missing"])
+            print(f"{ingredient}: undecided, not tried: {missing or 'together'}")
             continue
-        merits = ", ".join(f"{name} {merit:.4f}" for name, merit in told["merits"].items())
-        note = "" if told["as shipped"] else f" INSTEAD OF {told['shipped']}"
-        print(f"{ingredient}: {told['taken']}{note} ({merits})")
-        for judge, word in told["other judges"].items():
-            if word["taken"] != told["taken"]:
-                print(f"    {judge} would take: {word['taken']}")
+        merits = ", ".join(f"{name} {merit:.4f}" for name, merit in choice["merits"].items())
+        note = "" if choice["as shipped"] else f" INSTEAD OF {choice['shipped']}"
+        print(f"{ingredient}: {choice['taken']}{note} ({merits})")
+        for evaluation, other in choice["other judges"].items():
+            if other["taken"] != choice["taken"]:
+                print(f"    {evaluation} would take: {other['taken']}")
     result = {
         "rule": f"cheapest alternative at most {EQUAL} below the best mean of both areas; the best "
         f"where all cost the same ({', '.join(COST_THE_SAME)})",
-        "not as shipped": [name for name, told in found.items() if told.get("as shipped") is False],
+        "not as shipped": [
+            name for name, choice in found.items() if choice.get("as shipped") is False
+        ],
         "ingredients": found,
     }
     with atomic_write(folder / CHOSEN) as file:

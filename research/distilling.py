@@ -26,14 +26,16 @@ import torch
 from error_data import bench_of
 
 from qipf.bench.methods import CleanData
-from qipf.layered import distillation, distilled_centers, holdout
+from qipf.layered import distillation, distilled_centers
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import clustered_field, distilled_field, labelled_rows
 from qipf.layered.error_model import fit_error_model
 from qipf.layered.families import fitting_families
-from qipf.layered.holdout import COPIED, INPUTS, Tuning, sample_examples, tuning_sets
-from qipf.layered.mixture import MOST_LAYERS, fit_mixture, likeliest_weights, tuning_posteriors
+from qipf.layered.holdout import INPUTS, sample_examples
+from qipf.layered.mixture import likeliest_weights
+from qipf.layered.mixture_fit import MOST_LAYERS, fit_mixture, tuning_posteriors
 from qipf.layered.selection import chosen_fields
+from qipf.layered.tuning import COPIED, Tuning, _add_copies, tuning_sets
 from qipf.metrics.error_detection import evaluate
 from qipf.network.batches import batches, few_rows
 from qipf.network.features import LayerSite, chosen_sites, run_in_batches
@@ -52,13 +54,11 @@ def of_some(field: ClassField, count: int, seed: int = 0) -> ClassField:
     """A random part of the centres."""
     order = torch.randperm(len(field.labels), generator=torch.Generator().manual_seed(seed))
     kept = order[:count].sort().values
-    return ClassField(
-        field.metric,
-        field.embeddings[kept],
-        field.labels[kept],
-        field.classes,
-        field.bandwidth,
-        field.examples[kept],
+    return field.changed(
+        embeddings=field.embeddings[kept],
+        labels=field.labels[kept],
+        examples=field.examples[kept],
+        counts=None,
     )
 
 
@@ -176,7 +176,7 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
         for out in LEFT:
             known = [one for one in tuning.sets if one.split()[0] not in out]
             seen = [(families[f], t) for f, t in strongest.items() if f not in out]
-            holdout._add_copies(tuning, net, copied, sites, seen, options.seed)
+            _add_copies(tuning, net, copied, sites, seen, options.seed)
             left = part_of(tuning, [one for one in tuning.sets if one not in known], 1)
             half = part_of(tuning, known, 0)
             mixtures = {

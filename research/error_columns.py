@@ -18,12 +18,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from tuned_sets import GROUPS
 
 from qipf.layered.error_model import LogOdds, balanced, fit_log_odds
 from qipf.metrics.error_detection import evaluate
-
-#: Perturbations that are left out together.
-GROUPS = (("fade", "tone"), ("shift", "warp"), ("blur", "coarsen"), ("noise", "drop", "hole"))
 
 CLEAN = "clean"
 

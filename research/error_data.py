@@ -32,11 +32,13 @@ from qipf.bench.suites import BENCH_NETWORKS, CLEAN, PAPER_CORRUPTIONS, Suite
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL
-from qipf.layered.holdout import LABELS, PLACES, Tuning
+from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import fit_mixture, posteriors_of
+from qipf.layered.mixture import posteriors_of
+from qipf.layered.mixture_fit import fit_mixture
 from qipf.layered.perturbations import FOR_IMAGES, perturbed, strengths
 from qipf.layered.selection import chosen_fields
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating
 

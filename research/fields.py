@@ -20,7 +20,7 @@ from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL
 from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
-from qipf.layered.mixture import WIDTHS
+from qipf.layered.mixture_fit import WIDTHS
 from qipf.layered.perturbations import KEPT
 from qipf.layered.selection import FACTORS, FLOOR, condensed_field
 from qipf.network.features import LayerSite

@@ -4,14 +4,13 @@
 
 Trains LeNets of every seed and their ensembles, scores the one-pass methods and the ensemble under
 the benchmark's corruptions, and compares. A run that was stopped goes on where it was. Writes
-OUT/fresh-data.json and OUT/fresh-data.md. Every number is a mean over the levels of a corruption;
-cells are corruptions of single seeds, the clean images aside.
+OUT/fresh-data.md. Every number is a mean over the levels of a corruption; cells are corruptions of
+single seeds, the clean images aside.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,10 +143,8 @@ def main() -> None:
     results = {metric: compared(cells(records, metric, options.seeds)) for metric in METRICS}
     text = table(results)
     print(text)
-    whole = {"suite": options.suite, "seeds": options.seeds, **results}
-    for name, content in (("json", json.dumps(whole, indent=1) + "\n"), ("md", text)):
-        with atomic_write(options.output / f"fresh-data.{name}") as file:
-            file.write(content.encode())
+    with atomic_write(options.output / "fresh-data.md") as file:
+        file.write(text.encode())
 
 
 if __name__ == "__main__":

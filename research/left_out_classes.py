@@ -44,11 +44,13 @@ from qipf.bench.networks import build
 from qipf.bench.suites import BENCH_NETWORKS
 from qipf.bench.training import train
 from qipf.layered import model as model_module
-from qipf.layered.holdout import INPUTS, LABELS, Examples, Tuning
+from qipf.layered.holdout import INPUTS, LABELS, Examples
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import evidence_of, thinning
+from qipf.layered.mixture import evidence_of
+from qipf.layered.mixture_fit import thinning
 from qipf.layered.model import LayeredQIPF
 from qipf.layered.outliers import of_other_classes
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows, run_in_batches
 from qipf.network.forward import evaluating
 

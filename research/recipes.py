@@ -28,7 +28,8 @@ from torch import Tensor
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import find
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.layered.mixture import LEAST, WIDTHS, likeliest_weights, log_odds_of_error, weighted_mean
+from qipf.layered.mixture import likeliest_weights, log_odds_of_error, weighted_mean
+from qipf.layered.mixture_fit import LEAST, WIDTHS
 from qipf.layered.selection import SHRINKAGES
 from qipf.metrics.error_detection import pr_auc, roc_auc
 

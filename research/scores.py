@@ -7,14 +7,13 @@ Reads what `error_data.py` wrote for some networks. Every candidate is fitted on
 images with one group of perturbations left out, and judged on that group: the mean of ROC-AUC and
 PR-AUC of error detection for the uncertainty, ROC-AUC of perturbed against clean images for the
 novelty. Test images are evaluated too, in columns of their own that no rule reads. Writes
-scores.json and scores.md, or with ``--novelty`` novelty.json and novelty.md, of that alone.
-Candidates are left out on files without their columns.
+scores.md, or with ``--novelty`` novelty.md, of that alone. Candidates are left out on files
+without their columns.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,7 +27,8 @@ from tuned_sets import FAMILIES, Candidate, Network, Rows, Score, left_out
 
 from qipf.bench.suites import CLEAN, PAPER_CORRUPTIONS
 from qipf.layered.error_model import Evidence, fit_error_model, fit_log_odds
-from qipf.layered.mixture import LEAST, likeliest_weights
+from qipf.layered.mixture import likeliest_weights
+from qipf.layered.mixture_fit import LEAST
 
 
 def entropy(_sets: list[Rows]) -> Score:
@@ -78,8 +78,8 @@ def gated(least: float = LEAST, gate: Novelty = ENERGY, layers: bool = True) -> 
         model = fit_error_model(evidence, wrong, perturbed)
         assert model is not None
         slopes = model.near.slopes * evidence.odds.std(0)
-        heard = torch.maximum(weights, slopes[1:] / slopes.sum())
-        kept = [0, *(layer for layer in kept[1:] if heard[layer] >= least)]
+        importance = torch.maximum(weights, slopes[1:] / slopes.sum())
+        kept = [0, *(layer for layer in kept[1:] if importance[layer] >= least)]
         return _near_far(sets, _mixture(sets, kept), kept, slice(None), gate)
 
     return fit
@@ -181,7 +181,6 @@ def main() -> None:
                 print(network.name, name, {k: round(v, 4) for k, v in row.items()}, flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     name = "novelty" if options.novelty else "scores"
-    (options.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
     (options.output / f"{name}.md").write_text(table(found))
 
 

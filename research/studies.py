@@ -11,8 +11,9 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench
 from qipf.bench.suites import CLEAN
-from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
+from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating
 

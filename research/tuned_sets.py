@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qipf.layered.mixture import LEAST, odds_columns
+from qipf.layered.mixture import odds_columns
+from qipf.layered.mixture_fit import LEAST
 
 #: Perturbations that resemble each other, left out together: a test corruption is further from all
 #: of them than two of a group are from each other.

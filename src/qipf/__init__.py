@@ -7,7 +7,6 @@ from qipf._version import __version__
 from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFScoreWarning, QIPFWarning
 
 if TYPE_CHECKING:
-    from qipf.calibration.accept_rule import AcceptRule as AcceptRule
     from qipf.calibration.accept_rule import accept_rule as accept_rule
     from qipf.calibration.accuracy import AccuracyEstimate as AccuracyEstimate
     from qipf.calibration.accuracy import AccuracyEstimator as AccuracyEstimator
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from qipf.calibration.prediction import Prediction as Prediction
     from qipf.calibration.risk_coverage import RiskCoverage as RiskCoverage
     from qipf.calibration.risk_coverage import risk_coverage as risk_coverage
+    from qipf.calibration.rule import AcceptRule as AcceptRule
     from qipf.field.coreset import coreset as coreset
     from qipf.field.estimator import QIPF as QIPF
     from qipf.field.kernel import Coreset as Coreset
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 #: Modules of the public names that need torch or scikit-learn. Those take seconds to import, so
 #: a name is imported at its first use (PEP 562): `qipf --help` answers at once.
 _MODULES = {
-    "qipf.calibration.accept_rule": ("AcceptRule", "accept_rule"),
+    "qipf.calibration.accept_rule": ("accept_rule",),
     "qipf.calibration.accuracy": ("AccuracyEstimate", "AccuracyEstimator", "estimate_accuracy"),
     "qipf.calibration.conformal": ("Calibration",),
     "qipf.calibration.prediction": ("Prediction",),
     "qipf.calibration.risk_coverage": ("RiskCoverage", "risk_coverage"),
+    "qipf.calibration.rule": ("AcceptRule",),
     "qipf.field.coreset": ("coreset",),
     "qipf.field.estimator": ("QIPF",),
     "qipf.field.kernel": ("Coreset",),

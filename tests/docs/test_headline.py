@@ -2,23 +2,15 @@
 
 import re
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.docs.scripts import script
+
 ROOT = Path(__file__).parents[2]
 RIVALS = ("entropy", "ensemble_entropy", "ensemble_log_odds")
-
-
-def script(name):
-    """A module of benchmarks/."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        return import_module(name)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The script that writes results/paper: counts and means against plain sums over the records."""
 
 import gzip
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -9,17 +8,15 @@ from statistics import fmean
 
 import pytest
 
+from tests.docs.scripts import script
+
 HOME = Path(__file__).parents[2]
 RIVALS = ("mc_dropout", "mc_dropout_ll", "svi", "svi_ll", "ensemble")
 
 
 @pytest.fixture(scope="module")
-def script():
-    place = HOME / "benchmarks" / "paper_tables.py"
-    spec = importlib.util.spec_from_file_location("paper_tables", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tables():
+    return script("paper_tables")
 
 
 def record(network, level, method, seed, area):
@@ -32,7 +29,7 @@ def record(network, level, method, seed, area):
 
 
 @pytest.fixture(scope="module")
-def records(script):
+def records(tables):
     """qipf is best by the network's class, second by the rivals' own class, except in seed 1."""
     found = []
     for network in ("mnist_lenet", "cifar10_lenet"):
@@ -41,43 +38,43 @@ def records(script):
                 for rival in RIVALS:
                     found.append(record(network, level, rival, seed, 0.5 + 0.01 * seed))
                     found.append(record(network, level, f"{rival}_own_class", seed, 0.7))
-                for k, field in enumerate(script.FIELDS):
+                for k, field in enumerate(tables.FIELDS):
                     found.append(record(network, level, field, seed, 0.6 + 0.12 * seed + k / 1000))
     return found
 
 
-def test_wins_are_counted_in_the_cells_that_the_paper_has(script, records):
-    assert script.won(records, "roc_auc", "qipf", "") == (2, 2)
-    assert script.won(records, "roc_auc", "qipf", "_own_class") == (0, 2)
+def test_wins_are_counted_in_the_cells_that_the_paper_has(tables, records):
+    assert tables.won(records, "roc_auc", "qipf", "") == (2, 2)
+    assert tables.won(records, "roc_auc", "qipf", "_own_class") == (0, 2)
     # the paper has no correlations of CIFAR-10 LeNet
-    assert script.won(records, "point_biserial", "qipf", "") == (1, 1)
+    assert tables.won(records, "point_biserial", "qipf", "") == (1, 1)
     late = [r for r in records if r["seed"] == 1]
-    assert script.won(late, "roc_auc", "qipf", "_own_class") == (2, 2)
-    lines = script.wins(records).splitlines()
+    assert tables.won(late, "roc_auc", "qipf", "_own_class") == (2, 2)
+    lines = tables.wins(records).splitlines()
     assert lines[2].startswith("| the paper |  | 1 of 2 | 1 of 2 | 1 of 1 |")
-    assert len(lines) == 3 + 2 * len(script.FIELDS)
-    assert "| qipf | own class | 0 / 0 / 0 | 2 / 2 / 1 |" in script.wins_by_seed(records)
+    assert len(lines) == 3 + 2 * len(tables.FIELDS)
+    assert "| qipf | own class | 0 / 0 / 0 | 2 / 2 / 1 |" in tables.wins_by_seed(records)
 
 
-def test_means_are_over_levels_seeds_and_cells(script, records):
+def test_means_are_over_levels_seeds_and_cells(tables, records):
     own = [r["roc_auc"] for r in records if r["method"] == "qipf_default"]
-    line = next(x for x in script.means(records).splitlines() if x.startswith("| qipf_default"))
+    line = next(x for x in tables.means(records).splitlines() if x.startswith("| qipf_default"))
     assert line.split(" | ")[1] == f"{fmean(own):.3f} (–)"
-    cells = script.cells(records, "roc_auc").splitlines()
+    cells = tables.cells(records, "roc_auc").splitlines()
     assert "0.505 / 0.700 (0.63)" in cells[2]  # MC-Dropout on MNIST: both conventions, paper
     assert "0.660 / 0.661 / 0.662 (0.74) | 0.663 |" in cells[2]
     assert (
-        script.every_method(records).splitlines()[2].startswith("| mc_dropout_own_class | 1 | 0.7")
+        tables.every_method(records).splitlines()[2].startswith("| mc_dropout_own_class | 1 | 0.7")
     )
 
 
-def test_a_page_is_filled_between_its_marks(script):
+def test_a_page_is_filled_between_its_marks(tables):
     page = "a\n<!-- wins -->\nold\n<!-- end -->\nb\n<!-- other -->\nkept\n<!-- end -->\n"
-    once = script.filled(page, {"wins": "| x |\n"})
+    once = tables.filled(page, {"wins": "| x |\n"})
     assert once == (
         "a\n<!-- wins -->\n\n| x |\n\n<!-- end -->\nb\n<!-- other -->\nkept\n<!-- end -->\n"
     )
-    assert script.filled(once, {"wins": "| x |\n"}) == once
+    assert tables.filled(once, {"wins": "| x |\n"}) == once
 
 
 @pytest.mark.slow

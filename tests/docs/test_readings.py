@@ -1,43 +1,35 @@
 """The script that looks for poles and for the order by density."""
 
-import importlib
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.polynomial.hermite import Hermite
 
 from qipf import QIPF
-
-HOME = Path(__file__).parents[2]
+from tests.docs.scripts import script
 
 
 @pytest.fixture(scope="module")
-def script():
-    sys.path.insert(0, str(HOME / "benchmarks"))
-    try:
-        return importlib.import_module("readings")
-    finally:
-        sys.path.pop(0)
+def readings():
+    return script("readings")
 
 
-def test_poles_are_the_zeros_of_the_hermite_polynomials(script):
-    for order, poles in script.POLES.items():
+def test_poles_are_the_zeros_of_the_hermite_polynomials(readings):
+    for order, poles in readings.POLES.items():
         roots = Hermite.basis(order).roots()
         squares = sorted({round(float(root) ** 2, 9) for root in roots if abs(root) > 1e-9})
         assert squares == pytest.approx(poles)
 
 
-def test_a_pole_inside_the_densities_is_named(script):
+def test_a_pole_inside_the_densities_is_named(readings):
     rows = np.random.default_rng(0).normal(size=(200, 1))
     field = QIPF(normalization="peak", bandwidth=1.0).fit(rows)
     around = np.log(np.linspace(0.3, 0.6, 100))
-    assert script.reached(field, around) == "order 2 at ψ² = 0.50"
-    assert script.reached(field, around - 5) == "none"
+    assert readings.reached(field, around) == "order 2 at ψ² = 0.50"
+    assert readings.reached(field, around - 5) == "none"
     other = QIPF(normalization="standard", bandwidth=1.0).fit(rows)
-    assert script.reached(other, around + 0.5 * math.log(2 * math.pi)) == "order 2 at ψ² = 0.50"
+    assert readings.reached(other, around + 0.5 * math.log(2 * math.pi)) == "order 2 at ψ² = 0.50"
 
 
 @pytest.mark.parametrize(
@@ -50,5 +42,5 @@ def test_a_pole_inside_the_densities_is_named(script):
         ([1, 2, 3, 4, 5], False),
     ],
 )
-def test_a_rise_of_a_tenth_of_the_range_is_too_much(script, medians, falls):
-    assert script.monotone(np.array(medians, float)) is falls
+def test_a_rise_of_a_tenth_of_the_range_is_too_much(readings, medians, falls):
+    assert readings.monotone(np.array(medians, float)) is falls

@@ -1,17 +1,17 @@
 """docs/scale.md shows what results/scale.csv holds."""
 
-import importlib.util
 from pathlib import Path
+
+import pytest
+
+from tests.docs.scripts import script
 
 HOME = Path(__file__).parents[2]
 
 
-def page_tables():
-    place = HOME / "benchmarks" / "scale_page.py"
-    spec = importlib.util.spec_from_file_location("scale_page", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def tables():
+    return script("scale_page")
 
 
 def line(device="cpu", way="memory", cores=1, rate=1e5, dimension=10):
@@ -22,14 +22,12 @@ def line(device="cpu", way="memory", cores=1, rate=1e5, dimension=10):
     }  # fmt: skip
 
 
-def test_the_page_holds_the_measured_figures():
-    tables = page_tables()
+def test_the_page_holds_the_measured_figures(tables):
     page = (HOME / "docs" / "scale.md").read_text(encoding="utf-8")
     assert tables.updated(page, tables.read()) == page, "run: python benchmarks/scale_page.py"
 
 
-def test_costs_follow_from_rates_and_prices():
-    tables = page_tables()
+def test_costs_follow_from_rates_and_prices(tables):
     rows = [line(), line(cores=2, rate=2e5), line("cuda", rate=1e7)]
     # 10 s of a core, 5 s of two: 10 core seconds either way; 0.1 s of a GPU
     assert tables.measured(rows).splitlines()[2:] == [
@@ -46,8 +44,7 @@ def test_costs_follow_from_rates_and_prices():
     assert slow == "| 16 cores, arrays in memory | 10 | 174 | 8 | 138.89 |"
 
 
-def test_a_second_worker_is_compared_with_the_first():
-    tables = page_tables()
+def test_a_second_worker_is_compared_with_the_first(tables):
     rows = [line(way="ray", cores=1, rate=1000), line(way="ray", cores=2, rate=1850)]
     assert tables.speedup(rows) == (
         "One worker scored 1,000 predictions a second, two 1,850: 1.85 times as many.\n"

@@ -221,18 +221,3 @@ def test_rows_that_are_the_logits_are_compared_with_their_entropy(train):
     mixed = QIPF().partial_fit(rows[:400], wrong=wrong[:400], logits=rows[:400])
     mixed.partial_fit(rows[400:], wrong=wrong[400:], logits=rows[400:, :5]).build()
     assert mixed.detection_.entropy is None
-
-
-def test_an_exported_field_is_checked_at_its_centres_and_far_from_them(
-    train, monkeypatch, tmp_path
-):
-    rows = []
-    monkeypatch.setattr("qipf.field.estimator.traced", lambda graph, inputs: rows.extend(inputs))
-    monkeypatch.setattr("qipf.field.estimator.write_onnx", lambda *_: None)
-    field = QIPF(bandwidth=3.0).fit(train)
-    field.export_onnx(tmp_path / "field.onnx", check=False)
-    origin, centers = field.graph()[1].origin, torch.as_tensor(field.centers_)
-    half = len(rows[0]) // 2
-    torch.testing.assert_close(rows[0][:half], centers[:half].to(rows[0]))
-    from_origin = rows[0].double() - origin.double()
-    torch.testing.assert_close(from_origin[half:], 3 * from_origin[:half], rtol=1e-4, atol=1e-4)

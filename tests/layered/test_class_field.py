@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qipf.layered import class_field, class_sums
-from qipf.layered.class_field import SMALLEST, ClassField
+from qipf.layered.class_field import SMALLEST, ClassField, nearest_of_class
 from qipf.layered.metric import Metric
 
 
@@ -266,3 +266,34 @@ def test_a_class_with_few_centres_is_not_thinned_away():
     small = field.thinned(20)
     assert small.labels.bincount().tolist() == [11, 1, 9]
     assert torch.equal(small.examples, small.examples.sort().values)
+
+
+def test_a_changed_field_is_made_of_the_same_parts_but_for_these():
+    field = field_of(counts=COUNTS)
+    field(QUERIES)  # sums of its centres are kept
+    half = slice(20)
+    found = field.changed(
+        embeddings=field.embeddings[half], labels=field.labels[half], counts=None, bandwidth=0.7
+    )
+    expected = ClassField(
+        field.metric, field.embeddings[half], field.labels[half], 4, 0.7, field.examples
+    )
+    assert found.metric is field.metric
+    assert found.examples is field.examples
+    assert torch.equal(found.counts, torch.ones(20))
+    for one, other in zip(found(QUERIES), expected(QUERIES), strict=True):
+        assert torch.equal(one, other)
+    same = field.changed()
+    assert torch.equal(same.counts, COUNTS)
+    assert torch.equal(same(QUERIES).posterior, field(QUERIES).posterior)
+
+
+def test_the_nearest_centre_of_the_class_in_another_field():
+    field = field_of()
+    assert torch.equal(nearest_of_class(field, field), torch.arange(40))
+    small = field_of(count=25, seed=3)
+    for center, label, found in zip(
+        small.embeddings, small.labels, nearest_of_class(small, field), strict=True
+    ):
+        distances = (field.embeddings - center).square().sum(1)
+        assert int(found) == int(distances.masked_fill(field.labels != label, 9).argmin())

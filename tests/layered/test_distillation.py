@@ -14,11 +14,10 @@ from qipf.layered.distillation import (
     distilled_field,
     distilled_mixture,
     distilled_size,
-    nearest_of_class,
 )
 from qipf.layered.effort import EFFORTS
-from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import FittedMixture, fit_mixture, tuning_posteriors
+from qipf.layered.mixture_fit import FittedMixture, fit_mixture, tuning_posteriors
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from tests.layered.conftest import batches
 from tests.layered.field_examples import PLAIN, clustered, drawn, whole
@@ -315,11 +314,6 @@ def test_a_fast_fit_has_fewer_steps(effort, steps, monkeypatch):
     assert seen == [steps]
 
 
-def test_nearest_of_class_in_parts():
-    full = whole(60)
-    assert torch.equal(nearest_of_class(full, full), torch.arange(60))
-
-
 SITE = LayerSite("layer")
 
 
@@ -437,7 +431,7 @@ def test_examples_and_centres_by_max_centers(net, reduction, given, examples, ce
 @pytest.mark.slow
 def test_nothing_is_copied_for_clusters_that_are_not_fitted(net, data, monkeypatch):
     monkeypatch.setattr(distillation, "LARGEST_TABLE", 30)
-    monkeypatch.setattr("qipf.layered.holdout._add_copies", None)
+    monkeypatch.setattr("qipf.layered.tuning._add_copies", None)
     model = qipf.LayeredQIPF(net, max_centers=12, max_tuning=50).fit(batches(data))
     assert all(len(field.embeddings) <= 12 for field in model.fields_)
 
@@ -445,7 +439,7 @@ def test_nothing_is_copied_for_clusters_that_are_not_fitted(net, data, monkeypat
 @pytest.mark.slow
 def test_few_examples_are_the_centres_and_are_not_copied(net, data, fresh, monkeypatch):
     every = qipf.LayeredQIPF(net, reduction="random", max_tuning=50).fit(batches(data))
-    monkeypatch.setattr("qipf.layered.holdout._add_copies", None)
+    monkeypatch.setattr("qipf.layered.tuning._add_copies", None)
     model = qipf.LayeredQIPF(net, reduction="distilled", max_tuning=50).fit(batches(data))
     assert torch.equal(model.uncertainty(fresh), every.uncertainty(fresh))
 

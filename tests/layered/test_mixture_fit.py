@@ -5,20 +5,13 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from qipf import QIPFWarning
-from qipf.layered import mixture as mixture_weights
+from qipf.layered import mixture, mixture_fit
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import Evidence, fit_error_model
-from qipf.layered.holdout import FEWEST, Tuning
 from qipf.layered.metric import Metric
-from qipf.layered.mixture import (
-    LEAST,
-    WIDTHS,
-    evidence_of,
-    fit_mixture,
-    likeliest_weights,
-    log_odds_of_error,
-    posteriors_of,
-)
+from qipf.layered.mixture import evidence_of, likeliest_weights, log_odds_of_error, posteriors_of
+from qipf.layered.mixture_fit import LEAST, WIDTHS, fit_mixture
+from qipf.layered.tuning import FEWEST, Tuning
 from qipf.network.features import LayerSite
 
 GOOD, FAIR, USELESS = LayerSite("good"), LayerSite("fair"), LayerSite("useless")
@@ -117,7 +110,7 @@ def test_a_layer_that_knows_nothing_is_left_out():
 
 def test_a_layer_stays_by_its_weight_or_by_its_share_in_the_uncertainty(monkeypatch):
     shares = torch.tensor([0.5, 0.0, 0.0, 0.5]).double()  # of the softmax, and of the useless one
-    monkeypatch.setattr(mixture_weights.TuningPosteriors, "importances", lambda *_: shares)
+    monkeypatch.setattr(mixture_fit.TuningPosteriors, "importances", lambda *_: shares)
     assert list(fit_mixture(FIELDS, TUNING)[0]) == [GOOD, FAIR, USELESS]
 
 
@@ -175,7 +168,7 @@ def test_weights_are_those_of_few_centres_and_the_fields_keep_all():
 
 
 def test_many_rows_are_thinned(monkeypatch):
-    monkeypatch.setattr(mixture_weights, "TUNING_ROWS", 200)  # of 600: every third
+    monkeypatch.setattr(mixture_fit, "TUNING_ROWS", 200)  # of 600: every third
     few = Tuning(
         {
             name: (logits[::3], {site: part[::3] for site, part in rows.items()})
@@ -191,7 +184,7 @@ def test_many_rows_are_thinned(monkeypatch):
 
 
 def test_the_scores_are_fitted_on_the_kept_fields_at_their_bandwidths(monkeypatch):
-    monkeypatch.setattr(mixture_weights, "TUNING_ROWS", 200)  # every third row
+    monkeypatch.setattr(mixture_fit, "TUNING_ROWS", 200)  # every third row
     fields, weights, found = fit_mixture(FIELDS, TUNING)
     assert set(fields) < set(FIELDS)
     start = 0
@@ -211,23 +204,23 @@ def test_the_scores_are_fitted_on_the_kept_fields_at_their_bandwidths(monkeypatc
 
 def test_every_layer_is_weighted_at_four_widths():
     assert WIDTHS == (0.5, 0.5**0.5, 1.0, 2**0.5)
-    assert mixture_weights.LEAST == 0.05
+    assert mixture_fit.LEAST == 0.05
 
 
 def test_no_more_posteriors_are_held_than_fit(monkeypatch):
-    whole = mixture_weights.tuning_posteriors(FIELDS, TUNING)
+    whole = mixture_fit.tuning_posteriors(FIELDS, TUNING)
     sizes = []
-    plain = mixture_weights.posteriors_of
+    plain = mixture_fit.posteriors_of
 
     def recorded(*given):
         found = plain(*given)
         sizes.append(found.numel())
         return found
 
-    monkeypatch.setattr(mixture_weights, "posteriors_of", recorded)
+    monkeypatch.setattr(mixture_fit, "posteriors_of", recorded)
     classes, columns = next(iter(TUNING.sets.values()))[0].shape[1], 1 + 3 * len(WIDTHS)
-    monkeypatch.setattr(mixture_weights, "POSTERIORS", 50 * classes * columns + 1)
-    parts = mixture_weights.tuning_posteriors(FIELDS, TUNING)
+    monkeypatch.setattr(mixture, "POSTERIORS", 50 * classes * columns + 1)
+    parts = mixture_fit.tuning_posteriors(FIELDS, TUNING)
     assert max(sizes) == 50 * classes * columns
     torch.testing.assert_close(parts.truth, whole.truth)
 
@@ -239,7 +232,7 @@ def test_the_fields_it_was_given_are_left_alone():
 
 def test_gains_are_areas_of_each_set_less_the_softmaxs():
     """Judged on the half of the examples that did not fit the weights and the uncertainty."""
-    found = mixture_weights.tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
+    found = mixture_fit.tuning_posteriors({GOOD: FIELDS[GOOD]}, TUNING)
     found = found.columns([0, 1 + WIDTHS.index(1.0)])
     even = torch.arange(len(TUNING.labels)) % 2 == 0
     expected = []
@@ -286,7 +279,7 @@ def test_softmax_alone_if_the_network_never_or_always_errs(sign):
 def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
     # EM gives such a layer hardly any weight, which does hardly any harm
     monkeypatch.setattr(
-        mixture_weights,
+        mixture_fit,
         "likeliest_weights",
         lambda p: torch.tensor([0.1] + [0.9] * (p.shape[1] - 1)).double(),
     )
@@ -302,7 +295,7 @@ def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):
     """Rows of one example in several sets share its number, which halves are made by."""
     sets, count = len(TUNING.sets), len(TUNING.labels)
     for step in (1, 3):
-        monkeypatch.setattr(mixture_weights, "TUNING_ROWS", sets * count // step)
-        found = mixture_weights.tuning_posteriors(FIELDS, TUNING)
+        monkeypatch.setattr(mixture_fit, "TUNING_ROWS", sets * count // step)
+        found = mixture_fit.tuning_posteriors(FIELDS, TUNING)
         taken = -(-count // step)
         assert found.examples.tolist() == list(range(taken)) * sets

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from qipf import LayeredQIPF, QIPFScoreWarning, QIPFWarning
-from qipf.layered.holdout import FEWEST
 from qipf.layered.mixture import log_odds_of_error
+from qipf.layered.tuning import FEWEST
 from qipf.network.features import LayerSite
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network

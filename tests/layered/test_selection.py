@@ -10,9 +10,10 @@ from qipf.field.bandwidth import silverman
 from qipf.layered import selection
 from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL
-from qipf.layered.holdout import LABELS, PLACES, Tuning
+from qipf.layered.holdout import LABELS, PLACES
 from qipf.layered.metric import Metric, Scatter
 from qipf.layered.selection import chosen_fields, chosen_metric, condensed_field
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 
 

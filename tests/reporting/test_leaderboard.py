@@ -61,6 +61,7 @@ def test_methods_that_rank_alike_are_said_once():
     assert summary.tables[0].equal_methods() == {
         "qipf_normalized": ["qipf_normalized", "qipf_potential"]
     }
+    assert summary.tables[0].distinct_ranking() == ["knn", "svi", "qipf_normalized"]
     assert [row[1] for row in texts(summary)[1:]] == ["knn", "svi", "qipf_normalized"]
     text = leaderboard(summary, 100)
     assert text.count("qipf_potential") == 1

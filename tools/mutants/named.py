@@ -50,8 +50,8 @@ NAMED = [
     ),
     ("layered/class_sums.py", "nearest = nearest * 2**steps", "nearest = nearest"),
     # the recipe of LayeredQIPF
-    ("layered/mixture.py", "WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)", "WIDTHS = (1.0,)"),
-    ("layered/holdout.py", "family), 1 / classes, halvings", "family), 0.0, halvings"),
+    ("layered/mixture_fit.py", "WIDTHS = (0.5, 0.5**0.5, 1.0, 2**0.5)", "WIDTHS = (1.0,)"),
+    ("layered/tuning.py", "family), 1 / classes, halvings", "family), 0.0, halvings"),
     ("layered/predictions.py", "strengths(accuracy, 1 / classes)", "strengths(accuracy, 0.0)"),
     ("layered/selection.py", ".log().clamp(min=FLOOR)", ".log()"),
     # what the benchmark measures

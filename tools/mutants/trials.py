@@ -24,8 +24,9 @@ ALSO = {
     "field": "golden/test_golden",
     "field/estimator": "field/test_score_check field/test_sklearn_checks",
     "field/fitted": "field/test_estimator_scores field/test_estimator_fit "
-    "field/test_estimator_condensed field/test_estimator_errors",
+    "field/test_outputs field/test_estimator_errors",
     "field/fitting": "field/test_score_check",
+    "field/outputs": "field/test_estimator_fit",
     "field/potential": "field/test_normalization",
     "field/kernel": "field/test_coreset",
     "field/kmeans": "field/test_coreset",
@@ -36,6 +37,7 @@ ALSO = {
     "monitor/score_test": "monitor/test_both_scores monitor/test_monitor",
     "monitor/verdict": "monitor/test_monitor",
     "monitor/watch": "cli/test_monitor cli/test_monitor_errors",
+    "calibration/rule": "calibration/test_accept_rule",
     "calibration/training_rows": "calibration/test_mixin field/test_score_check",
     "bench/methods": "bench/methods/test_methods bench/methods/test_pytorch_ood",
     "bench/scoring": "bench/test_end_to_end",

@@ -22,7 +22,7 @@ METHODS = ("threshold", "isotonic", "log_odds")
 #: estimate is called reliable.
 NOVEL, RELIABLE = 0.05, 0.15
 
-#: Standard deviations up to which a surplus is put down to chance.
+#: Standard deviations up to which a surplus counts as chance.
 BY_CHANCE = 2.0
 
 #: Predictions that are added to the count of each class, where chance is estimated.
@@ -243,7 +243,7 @@ class AccuracyEstimator:
     def _by_odds(self, values: NDArray[np.float64], novel: float | None) -> tuple[float, float]:
         usual = novel is None or novel <= RELIABLE
         p = expit(values + (self._constant if usual else 0.0))
-        # probabilities that tell errors badly vary besides: what they missed on the held-out set
+        # poor probabilities add variance: their mean squared error on the held-out set
         from_held_out = max(self._rate * (1.0 - self._rate), self._residual) / self.held_out
         on_window = max(float((p * (1.0 - p)).mean()), self._residual) / len(p)
         return 1.0 - float(p.mean()), on_window + from_held_out

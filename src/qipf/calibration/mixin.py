@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from qipf.calibration.accept_rule import AcceptRule, accept_rule
+from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.detection import (
     ErrorDetection,
@@ -17,6 +17,7 @@ from qipf.calibration.detection import (
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.plotting import PlotMixin
 from qipf.calibration.prediction import Prediction
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import Snapshots
 from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from qipf.display import Shown, aligned
@@ -213,7 +214,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         return facts
 
     def _is_built(self) -> bool:
-        """Whether there are facts; building a field is not a matter of showing it."""
+        """Whether `facts` is available without building a field."""
         try:
             self._require_fitted()
         except QIPFNotFittedError:

@@ -1,4 +1,4 @@
-"""What a model says of labelled data: the input of calibration sets, plots and reports."""
+"""Scores and errors of predictions on labelled data, for calibration sets, plots and reports."""
 
 from typing import NamedTuple
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.detection import entropy_of
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.risk_coverage import risk_coverage
+from qipf.calibration.rule import AcceptRule
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.metrics.error_detection import HIGHER_IS_BETTER, evaluate
 from qipf.plots.risk_coverage import draw_risk_coverage

@@ -1,4 +1,4 @@
-"""Prediction: what a model says of a batch."""
+"""Prediction: the results of a model for a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

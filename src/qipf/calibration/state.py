@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.conformal import MOST_SCORES, Calibration
 from qipf.calibration.detection import ErrorDetection
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.io.container import Arrays

@@ -80,10 +80,10 @@ def training_share(rows: Tensor, training: TrainingSample) -> float | None:
 def _chance(sample: NDArray[np.float64]) -> tuple[float, float]:
     """Probability that a new row equals one of the sample, and the standard error of it.
 
-    It is the share of the rows that equal another one. A row more or less changes their number by
-    two at a pair, by one among more equal rows (Efron and Stein's bound of the variance). Matches
-    in coarser steps are more frequent and thus better known; of continuous numbers at most one in
-    `COARSER` of them, plus their sampling error, is a match in fine steps.
+    It is the share of the rows that equal another one. Adding or removing a row changes that number
+    by two if it forms a pair, by one in a larger group (Efron and Stein's bound of the variance).
+    Matches in coarser steps are more frequent and thus better known; of continuous numbers at most
+    one in `COARSER` of them, plus their sampling error, is a match in fine steps.
     """
     equal = _equal_rows(sample)
     matches = int((_equal_rows(sample / COARSER) > 1).sum())

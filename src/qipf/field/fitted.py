@@ -13,7 +13,7 @@ from qipf.calibration.prediction import Prediction, prediction_as
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
 from qipf.field.engines import Engine, Moments
-from qipf.field.engines.base import blocks
+from qipf.field.engines.base import blocks, by_device
 from qipf.field.kernel import field_of
 from qipf.field.potential import bare_modes, curvature
 from qipf.validation.arrays import array_method, as_given, blank, checked_rows, usable_rows
@@ -31,7 +31,10 @@ FEW_ROWS = 64
 
 
 class FittedField(CalibrationMixin):
-    """What a fitted `QIPF` computes; its parameters and fitting are in `qipf.field.estimator`."""
+    """What a fitted `QIPF` computes.
+
+    Plots and files are in `qipf.field.outputs`, parameters and fitting in `qipf.field.estimator`.
+    """
 
     centers_: np.ndarray
     log_weights_: np.ndarray | None
@@ -193,7 +196,7 @@ class FittedField(CalibrationMixin):
 
     def _both(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Uncertainty and novelty (n,) from one evaluation of the field."""
-        size = ROWS_PER_BLOCK.get(rows.device.type, ROWS_PER_BLOCK["cpu"])
+        size = by_device(ROWS_PER_BLOCK, rows)
         if rows.shape[0] <= size:
             return self._both_of_block(rows)
         # block by block, so that a million rows take no more memory than their scores

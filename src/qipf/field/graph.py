@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import within
 from qipf.calibration.detection import entropy_of
+from qipf.calibration.rule import within
 from qipf.errors import QIPFInputError
 from qipf.export.program import ExactConstants
 from qipf.field.engines.base import checked_centers
@@ -26,7 +26,7 @@ from qipf.field.kernel import with_spread
 from qipf.field.potential import bare_modes
 
 if TYPE_CHECKING:
-    from qipf.field.estimator import QIPF
+    from qipf.field.fitted import FittedField
 
 #: Largest distance of a centre from the mean, in bandwidths: expanding the square loses about
 #: (2·reach)² · 2e-16 of K, here 1e-5.
@@ -41,7 +41,7 @@ class FieldGraph(nn.Module):
     """
 
     def __init__(
-        self, field: "QIPF", threshold: float | None = None, max_novelty: float | None = None
+        self, field: "FittedField", threshold: float | None = None, max_novelty: float | None = None
     ) -> None:
         super().__init__()
         self.bandwidth, self.spread = float(field.bandwidth_), float(field.spread_)
@@ -94,7 +94,7 @@ class FieldGraph(nn.Module):
                 )
         return results
 
-    def metadata(self, field: "QIPF") -> dict[str, Any]:
+    def metadata(self, field: "FittedField") -> dict[str, Any]:
         """What an exported file says about the field."""
         facts = {
             "orders": self.orders,

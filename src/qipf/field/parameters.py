@@ -1,7 +1,6 @@
 """Checks of a field's parameters."""
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.utils import check_random_state
 from qipf.errors import QIPFInputError, first_line, unknown_name
 from qipf.field import engines
 from qipf.field.potential import NORMALIZATIONS, checked_orders, checked_softening
-from qipf.validation.parameters import propagates, require_positive_integer
+from qipf.validation.parameters import is_number, propagates, require_positive_integer
 
 #: Largest number in the training rows; the smallest bandwidth that is chosen for them is one over
 #: it. Squares of more or less leave the floating-point range.
@@ -41,7 +40,7 @@ def check_parameters(field: Any) -> None:
         raise QIPFInputError("max_centers must be at least 2: a field of one centre has no width.")
     if field.reduction not in REDUCTIONS:
         raise unknown_name("reduction", field.reduction, REDUCTIONS)
-    if not _is_number(field.contamination) or not 0 < field.contamination <= 0.5:
+    if not is_number(field.contamination) or not 0 < field.contamination <= 0.5:
         raise QIPFInputError(f"contamination must lie in (0, 0.5], got {field.contamination!r}.")
     if field.engine not in ("auto", *engines.ENGINES):
         raise unknown_name("engine", field.engine, [*engines.ENGINES, "auto"])
@@ -85,7 +84,7 @@ def _check_bandwidth(bandwidth: Any) -> None:
         if bandwidth not in ("cv", "silverman"):
             unknown = str(unknown_name("bandwidth", bandwidth, ["cv", "silverman"]))
             raise QIPFInputError(f"{unknown.removesuffix('.')}; or give a positive number.")
-    elif not _is_number(bandwidth) or not 1e-100 <= float(bandwidth) <= 1e100:
+    elif not is_number(bandwidth) or not 1e-100 <= float(bandwidth) <= 1e100:
         raise QIPFInputError(
             "bandwidth must be 'cv', 'silverman' or a positive number between 1e-100 and 1e100, "
             f"got {bandwidth!r}."
@@ -113,7 +112,3 @@ def checked_random_state(seed: Any) -> np.random.RandomState:
         raise QIPFInputError(
             f"random_state must be an integer ≥ 0, None or a numpy RandomState, got {seed!r}."
         ) from error
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

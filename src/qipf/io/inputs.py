@@ -59,6 +59,15 @@ def file_version(path: Path | str) -> tuple[int, ...] | None:
 def require_unchanged(path: Path | str, version: tuple[int, ...] | None) -> None:
     """Raise `QIPFInputError` if the file was written or replaced since it had this version."""
     if file_version(path) != version:
-        raise QIPFInputError(
-            f"{path} was changed while it was read. Run again when nothing writes to it."
-        )
+        raise changed_file(path)
+
+
+def changed_file(path: Path | str) -> QIPFInputError:
+    """The error for a file that was written or replaced while it was read.
+
+    >>> str(changed_file("logits.npy"))
+    'logits.npy was changed while it was read. Run again when nothing writes to it.'
+    """
+    return QIPFInputError(
+        f"{path} was changed while it was read. Run again when nothing writes to it."
+    )

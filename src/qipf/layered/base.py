@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.detection import error_detection, mean_detection, warn_of_labels
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.engines.base import blocks, full_precision
@@ -17,11 +17,12 @@ from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
 from qipf.layered.explanation import Explanation, explanations
-from qipf.layered.holdout import Tuning
-from qipf.layered.mixture import MOST_LAYERS, TuningPosteriors, evidence_of, rows_at_once, thinning
+from qipf.layered.mixture import evidence_of, rows_at_once
+from qipf.layered.mixture_fit import MOST_LAYERS, TuningPosteriors, thinning
 from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite, usable_rows
 from qipf.validation.labels import class_logits

@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from qipf.field.engines.online import LOG2_E
 from qipf.field.engines.products import product
 from qipf.layered.class_sums import ROWS, ClassSums, chains
 from qipf.layered.metric import Metric
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
 BLOCK = {"cpu": 2**20, "cuda": 2**26}
@@ -54,6 +57,18 @@ def _joined(parts: Sequence[FieldValues]) -> FieldValues:
         return parts[0]
     posterior, log_density = (torch.cat(values) for values in zip(*parts, strict=True))
     return FieldValues(posterior, log_density)
+
+
+class FieldParts(TypedDict, total=False):
+    """What a `ClassField` is made of."""
+
+    metric: Metric
+    embeddings: Tensor
+    labels: Tensor
+    classes: int
+    bandwidth: float
+    examples: Tensor
+    counts: Tensor | None
 
 
 class ClassField:
@@ -106,6 +121,11 @@ class ClassField:
         other.bandwidth = bandwidth
         return other
 
+    def changed(self, **parts: "Unpack[FieldParts]") -> "ClassField":
+        """A field made of the same parts, but for these."""
+        own = {name: getattr(self, name) for name in FieldParts.__annotations__}
+        return ClassField(**{**own, **parts})
+
     def thinned(self, most: int) -> "ClassField":
         """About this many of the centres, evenly over their order, which is by class."""
         count = len(self.embeddings)
@@ -116,14 +136,11 @@ class ClassField:
         lost = ~torch.isin(labels, labels[kept])  # classes with few centres keep all of them
         kept = torch.cat([kept, lost.nonzero()[:, 0]]).sort().values
         here = kept.to(self.embeddings.device)
-        return ClassField(
-            self.metric,
-            self.embeddings[here],
-            self.labels[here],
-            self.classes,
-            self.bandwidth,
-            self.examples[kept],
-            self.counts[here],
+        return self.changed(
+            embeddings=self.embeddings[here],
+            labels=self.labels[here],
+            examples=self.examples[kept],
+            counts=self.counts[here],
         )
 
     def __call__(self, rows: Tensor) -> FieldValues:  # (n, D)
@@ -251,12 +268,21 @@ class ClassField:
 
     def to(self, device: torch.device) -> "ClassField":
         """The same field on another device."""
-        return ClassField(
-            self.metric.to(device),
-            self.embeddings.to(device),
-            self.labels.to(device),
-            self.classes,
-            self.bandwidth,
-            self.examples,
-            self.counts.to(device),
+        return self.changed(
+            metric=self.metric.to(device),
+            embeddings=self.embeddings.to(device),
+            labels=self.labels.to(device),
+            counts=self.counts.to(device),
         )
+
+
+def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)
+    """For each centre of a small field the nearest centre of its class in the other."""
+    found = torch.empty_like(small.labels, dtype=torch.long)
+    for label in small.labels.unique().tolist():
+        members = (field.labels == label).nonzero()[:, 0]
+        mine = (small.labels == label).nonzero()[:, 0]
+        for part in mine.split(1000):
+            nearest = product(small.embeddings[part], field.embeddings[members]).argmax(1)
+            found[part] = members[nearest]
+    return found

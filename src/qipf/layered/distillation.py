@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from qipf.field.engines.products import product
-from qipf.layered.class_field import LARGEST_TABLE, ClassField
+from qipf.layered.class_field import LARGEST_TABLE, ClassField, nearest_of_class
 from qipf.layered.distilled_centers import Targets, fit_centers
 from qipf.layered.effort import FULL, Effort
-from qipf.layered.holdout import Tuning
 from qipf.layered.metric import unit_length
-from qipf.layered.mixture import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
+from qipf.layered.mixture_fit import MOST_CENTERS, FittedMixture, thinning, tuning_posteriors
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
@@ -104,7 +104,7 @@ def distilled_mixture(
     """The mixture with distilled fields, and the weights that it has.
 
     Those are fitted with the fields of all examples. Distilled fields are fitted to copies that are
-    perturbed as the tuning rows are, and seem better on these than they are on other inputs.
+    perturbed as the tuning rows are, so they look better on these than on other inputs.
     """
     fields = {}
     for site, field in progress(mixture.fields.items(), "distilling fields"):
@@ -180,14 +180,11 @@ def clustered_field(field: ClassField, size: int, random: torch.Generator) -> Cl
         centers.append(means[used])
         counts.append(mass[used])
         labels.append(field.labels[members][: int(used.sum())])
-    found = ClassField(
-        field.metric,
-        torch.cat(centers),
-        torch.cat(labels),
-        field.classes,
-        field.bandwidth,
-        torch.empty(0),
-        torch.cat(counts),
+    found = field.changed(
+        embeddings=torch.cat(centers),
+        labels=torch.cat(labels),
+        examples=torch.empty(0),
+        counts=torch.cat(counts),
     )
     found.examples = field.examples[nearest_of_class(found, field).cpu()]
     return found
@@ -222,24 +219,7 @@ def blends(field: ClassField, random: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def _projected(field: ClassField, projection: Tensor) -> ClassField:  # (w, d)
     """The same centres with their rows projected by a matrix."""
-    return ClassField(
-        field.metric.projected(projection),
-        unit_length(field.embeddings @ projection),
-        field.labels,
-        field.classes,
-        field.bandwidth,
-        field.examples,
-        field.counts,
+    return field.changed(
+        metric=field.metric.projected(projection),
+        embeddings=unit_length(field.embeddings @ projection),
     )
-
-
-def nearest_of_class(small: ClassField, field: ClassField) -> Tensor:  # (K,)
-    """For each centre of a small field the nearest centre of its class in the other."""
-    found = torch.empty_like(small.labels, dtype=torch.long)
-    for label in small.labels.unique().tolist():
-        members = (field.labels == label).nonzero()[:, 0]
-        mine = (small.labels == label).nonzero()[:, 0]
-        for part in mine.split(1000):
-            nearest = product(small.embeddings[part], field.embeddings[members]).argmax(1)
-            found[part] = members[nearest]
-    return found

@@ -131,14 +131,11 @@ def fit_centers(
     for _ in progress(repeated(step, steps, places.device), "distilling", steps):
         pass
     counts = torch.softmax(log_weights.double(), 0) * float(start.counts.double().sum())
-    found = ClassField(
-        metric.projected(projection),
-        places,
-        start.labels,
-        start.classes,
-        float(_inverse(start.bandwidth, widening)) ** -0.5,
-        start.examples,
-        counts.clamp(min=2 * FEWEST).to(places),
+    found = start.changed(
+        metric=metric.projected(projection),
+        embeddings=places,
+        bandwidth=float(_inverse(start.bandwidth, widening)) ** -0.5,
+        counts=counts.clamp(min=2 * FEWEST).to(places),
     )
     return found, projection
 

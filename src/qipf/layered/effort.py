@@ -8,7 +8,7 @@ class Effort(NamedTuple):
     """Sizes of the trials of a fit."""
 
     tuning: int  # most examples that are held out, beside the limit of the user
-    judged: float  # share of them by which the strengths of perturbations are found
+    strength_share: float  # of them, by which the strengths of perturbations are found
     halvings: int  # bisection steps of that search
     rows: int  # most tuning rows that fields are compared at
     centers: int  # of a field that is compared

@@ -1,4 +1,4 @@
-r"""Uncertainty of predictions from what the softmax and the layers say of them.
+r"""Uncertainty of predictions from the log-odds of the softmax and the layers.
 
 The uncertainty is a log-odds of error, from log-odds against the predicted class k:
 

@@ -86,7 +86,7 @@ class Explanation:
 
     @property
     def reason(self) -> str:
-        """What speaks most for the verdict: a posterior, a term of the novelty, or both."""
+        """Main evidence for the verdict: a posterior, a term of the novelty, or both."""
         found = []
         if self.uncertainty > 0 and self.posteriors:
             top = max(self.posteriors, key=lambda posterior: posterior.share)

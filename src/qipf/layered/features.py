@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.prediction import Prediction, prediction_as
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError
@@ -24,8 +24,8 @@ from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimensi
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import FeaturesGraph
-from qipf.layered.holdout import COPIED, FEWEST, LABELS, ONE_IN, PLACES, Examples, Tuning
-from qipf.layered.mixture import MOST_CENTERS, fit_mixture
+from qipf.layered.holdout import LABELS, ONE_IN, PLACES, Examples
+from qipf.layered.mixture_fit import MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
     Features,
@@ -36,6 +36,7 @@ from qipf.layered.predictions import (
 )
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
+from qipf.layered.tuning import COPIED, FEWEST, Tuning
 from qipf.validation.arrays import as_given, blank, refuse_missing
 from qipf.validation.labels import checked_labels, class_logits
 from qipf.validation.not_fitted import QIPFNotFittedError

@@ -110,7 +110,7 @@ class _Blocks(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the kernels say of some predictions."""
+    """Output of the kernels."""
 
     probabilities: Tensor  # (n, classes) of the mixture
     evidence: Evidence

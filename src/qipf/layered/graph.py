@@ -7,21 +7,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import within
+from qipf.calibration.rule import within
 from qipf.export.program import ExactConstants, Example
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.mixture import evidence_of, posteriors_of
 from qipf.layered.novelty import NoveltyModel, RowLengths
-from qipf.network.features import LayerSite, Rows, attention_mask, grid_pooling, run_once
+from qipf.network.features import LayerSite, Rows, attention_mask, run_once
 from qipf.network.forward import device_of
+from qipf.network.pooling import pooled_features
 from qipf.network.tasks import single_logits
 from qipf.validation.labels import class_logits
-
-
-def pooled_features(value: Tensor) -> Tensor:  # (n, ...) -> (n, ≤ 512)
-    """One row per example: maps (n, channels, ...) and tokens (n, tokens, d) are averaged."""
-    return grid_pooling(nn.Identity(), value)
 
 
 class MixtureGraph(nn.Module):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
@@ -19,12 +19,13 @@ from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimensi
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
 from qipf.layered.graph import LayersGraph
-from qipf.layered.holdout import COPIED, PLACES, sample_examples, tuning_sets
-from qipf.layered.mixture import LEAST, MOST_CENTERS, fit_mixture
+from qipf.layered.holdout import PLACES, sample_examples
+from qipf.layered.mixture_fit import LEAST, MOST_CENTERS, fit_mixture
 from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
 from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
+from qipf.layered.tuning import COPIED, tuning_sets
 from qipf.network.batches import batches, few_rows, refuse_labels
 from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
 from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged

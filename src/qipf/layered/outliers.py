@@ -19,6 +19,9 @@ from qipf.layered.perturbations import Text
 Joining = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 TokenJoining = Callable[[Text, Text], Text]
 
+#: Tiles of two images, along each side.
+TILES = 4
+
 
 def of_other_classes(labels: Tensor, random: torch.Generator) -> Tensor:  # (n,) -> (n,)
     """Places of other examples, each used once; their classes differ if none has more than half.
@@ -63,9 +66,9 @@ def join_halves(images: Tensor, others: Tensor, random: torch.Generator) -> Tens
     return torch.where(mask.to(images.device), others, images)
 
 
-def join_tiles(images: Tensor, others: Tensor, random: torch.Generator, tiles: int = 4) -> Tensor:
-    """Every tile from one of two images, so many along each side."""
-    drawn = (torch.rand(len(images), 1, tiles, tiles, generator=random) < 0.5).float()
+def join_tiles(images: Tensor, others: Tensor, random: torch.Generator) -> Tensor:
+    """Every tile from one of two images, `TILES` along each side."""
+    drawn = (torch.rand(len(images), 1, TILES, TILES, generator=random) < 0.5).float()
     mask = functional.interpolate(drawn, size=images.shape[2:], mode="nearest")
     return torch.where(mask.bool().to(images.device), others, images)
 

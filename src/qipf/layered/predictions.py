@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError, first_line
-from qipf.layered.graph import pooled_features
-from qipf.layered.holdout import FEWEST
 from qipf.layered.perturbations import perturbed, strengths
+from qipf.layered.tuning import FEWEST
 from qipf.network.features import LayerSite, Rows
+from qipf.network.pooling import pooled_features
 from qipf.validation.arrays import as_tensor, require_finite, usable_rows
 from qipf.validation.labels import are_probabilities, class_logits
 

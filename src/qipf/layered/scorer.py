@@ -1,4 +1,4 @@
-"""The scores of logits and rows of layers on one device, without waiting for it on the way."""
+"""Scores of logits and layer rows on one device, without synchronising with it in between."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -23,7 +23,7 @@ PART, IN_GRAPH = 2**15, 2**11
 
 
 class RowScores(NamedTuple):
-    """What a layered model says of some predictions."""
+    """Scores of a layered model for some predictions."""
 
     uncertainty: Tensor  # (n,)
     novelty: Tensor  # (n,)
@@ -39,7 +39,7 @@ class RowScores(NamedTuple):
 
 
 class FieldEvidence(NamedTuple):
-    """What the fields say of some rows."""
+    """Posteriors, log densities and row lengths of the fields."""
 
     posteriors: Tensor  # (n, 1 + layers, classes) that of the softmax first
     densities: Tensor  # (n, layers) logarithms
@@ -85,7 +85,7 @@ class Scorer:
         return StackedFields.of(tuple(self.fields.values()))
 
     def posteriors(self, logits: Tensor, rows: Rows) -> FieldEvidence:
-        """What the fields say of the rows."""
+        """Posteriors, log densities and row lengths of the fields."""
         own = [rows[site] for site in self.fields]
         with full_precision(logits.device):
             if 0 < len(logits) <= FEW and self._stacked:

@@ -10,11 +10,11 @@ from qipf.errors import warn
 from qipf.field.bandwidth import silverman
 from qipf.field.coreset import coreset
 from qipf.field.engines.base import blocks
-from qipf.field.engines.products import product
-from qipf.layered.class_field import ClassField
+from qipf.layered.class_field import ClassField, nearest_of_class
 from qipf.layered.effort import FULL, Effort
-from qipf.layered.holdout import LABELS, PLACES, Examples, Tuning
+from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.metric import Metric, Scatter, unit_length
+from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite
 from qipf.progress import progress
 
@@ -78,27 +78,23 @@ def condensed_field(field: ClassField, size: int) -> ClassField:
 
     Every class has at least one, so that many small classes can exceed `size`.
     """
-    embeddings, counts, labels, examples = [], [], [], []
+    embeddings, counts, labels = [], [], []
     for label in field.labels.unique().tolist():
         members = (field.labels == label).nonzero()[:, 0]
         own = field.embeddings[members]
         # not fitted to a bandwidth: that is chosen later
-        small = coreset(own, max(1, size * len(members) // len(field.embeddings)))
-        found = unit_length(small.centers.to(own))
-        nearest = torch.cat([product(part, own).argmax(1) for part in found.split(1000)])
-        embeddings.append(found)
-        counts.append(small.weights.to(own))
-        labels.append(field.labels[members][: len(found)])
-        examples.append(field.examples[members[nearest].cpu()])
-    return ClassField(
-        field.metric,
-        torch.cat(embeddings),
-        torch.cat(labels),
-        field.classes,
-        field.bandwidth,
-        torch.cat(examples),
-        torch.cat(counts),
+        found = coreset(own, max(1, size * len(members) // len(field.embeddings)))
+        embeddings.append(unit_length(found.centers.to(own)))
+        counts.append(found.weights.to(own))
+        labels.append(field.labels[members][: len(found.centers)])
+    small = field.changed(
+        embeddings=torch.cat(embeddings),
+        labels=torch.cat(labels),
+        examples=torch.empty(0),
+        counts=torch.cat(counts),
     )
+    small.examples = field.examples[nearest_of_class(small, field).cpu()]
+    return small
 
 
 def chosen_metric(

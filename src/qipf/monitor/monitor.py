@@ -237,7 +237,7 @@ class ShiftMonitor:
         accuracy = None
         if self._accuracy is not None and len(state.uncertainty):
             accuracy = self._accuracy.estimate(state.uncertainty)
-        leading, peak = state.speaking, max(test.martingale.peak for test in state.tests)
+        leading, peak = state.leading, max(test.martingale.peak for test in state.tests)
         count = len(state.tests)
         windows = [test.window(state.abstained_recent) for test in state.tests]
         starts = [test.start for test in state.tests if test.start is not None]
@@ -268,7 +268,7 @@ class ShiftMonitor:
 
         Returns the axes.
         """
-        test, count = self._state.speaking, len(self._state.tests)
+        test, count = self._state.leading, len(self._state.tests)
         martingale, trail = test.martingale, test.martingale.trail
         seen, evidence = trail.seen, trail.values
         if not trail.start:

@@ -33,7 +33,7 @@ from qipf.monitor.two_sample import WindowStatistics
 #: the uncertainty; up to version 4 there was no trail, and up to version 5 one test only.
 FORMAT_VERSION = 6
 
-#: Scores that are tested, by the parameter `score`; the first speaks if two say the same.
+#: Scores that are tested, by the parameter `score`; at a tie the first is reported.
 TESTED = {"both": ("novelty", "uncertainty"), **{score: (score,) for score in SCORES}}
 
 _KEYS = {
@@ -72,7 +72,7 @@ class State:
         return self.tests[0].martingale.count
 
     @property
-    def speaking(self) -> ScoreTest:
+    def leading(self) -> ScoreTest:
         """The test that raised the alarm first; before an alarm that of most evidence so far."""
         alarms = {test.alarm.at: test for test in reversed(self.tests) if test.alarm is not None}
         if alarms:

@@ -15,7 +15,7 @@ class WindowStatistics:
     """Difference between a window of predictions and the held-out scores.
 
     The p-value is valid for a single test of a window chosen beforehand. A monitor of two scores
-    tells the one that differs most, with twice its p-value. To watch a stream, use the monitor's
+    reports the one that differs most, with twice its p-value. To watch a stream, use the monitor's
     evidence instead.
     """
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.prediction import Prediction
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx

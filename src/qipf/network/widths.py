@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from qipf.network.features import FINEST, WIDEST, LayerSite
+from qipf.network.features import LayerSite
 from qipf.network.forward import named_layer
+from qipf.network.pooling import FINEST, WIDEST
 
 #: Convolutions, and the axes that a grid divides.
 _CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 2}

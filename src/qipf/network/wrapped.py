@@ -8,7 +8,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.training_rows import TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.export.onnx import Expected, expected, rounding_margins
@@ -18,9 +18,10 @@ from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.network.batches import batches, refuse_labels
-from qipf.network.features import LayerSite, attention_mask, flatten_pooling, mean_pooling, run_once
+from qipf.network.features import LayerSite, attention_mask, run_once
 from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
 from qipf.network.model import NetworkModel, Scores
+from qipf.network.pooling import flatten_pooling, mean_pooling
 from qipf.network.tasks import IGNORED, TASKS, Task, check_task, task_of
 from qipf.validation.arrays import require_finite, usable_rows
 from qipf.validation.labels import class_logits

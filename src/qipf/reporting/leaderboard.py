@@ -22,8 +22,7 @@ def leaderboard(summary: Summary, width: int | None = None) -> str:
 
 def board_grid(table: MetricTable) -> Grid:
     """A table's methods by their place among all methods, with the mean and its parts."""
-    repeated = {name for names in table.equal_methods().values() for name in names[1:]}
-    ranking = [name for name in table.ranking() if name not in repeated]
+    ranking = table.distinct_ranking()
     means = table.means()
     shown = [name for name in ranking if name in table.methods]
     networks = list(dict.fromkeys(row.network for row in table.rows))

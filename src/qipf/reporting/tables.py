@@ -157,6 +157,11 @@ class MetricTable:
             groups.setdefault(first, []).append(method)
         return {first: names for first, names in groups.items() if len(names) > 1}
 
+    def distinct_ranking(self) -> list[str]:
+        """The ranking; of methods with equal results only the first."""
+        repeated = {name for names in self.equal_methods().values() for name in names[1:]}
+        return [name for name in self.ranking() if name not in repeated]
+
     def _equal(self, one: str, other: str) -> bool:
         rows = [row.ours for row in self.rows if one in row.ours or other in row.ours]
         return all(
@@ -215,8 +220,7 @@ def summarise(
 
 def _best_methods(table: MetricTable) -> list[str]:
     """The best methods and well-known ones, best first; of methods with equal results one."""
-    repeated = {name for names in table.equal_methods().values() for name in names[1:]}
-    single = [name for name in table.ranking() if name not in repeated]
+    single = table.distinct_ranking()
     return [name for name in single if name in single[:BEST] or name in WELL_KNOWN]
 
 

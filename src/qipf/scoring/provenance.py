@@ -17,6 +17,7 @@ from qipf._version import __version__
 from qipf.calibration.state import rule_values
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
+from qipf.io.inputs import changed_file
 from qipf.io.logits.parquet_files import parquet_file
 from qipf.scoring.table import Scored
 from qipf.validation.parameters import propagates
@@ -77,9 +78,7 @@ def unchanged(path: Path) -> Iterator[str]:
     def require_unchanged() -> None:
         # hashed again only if there is reason to
         if _state(path) != before and file_digest(path) != digest:
-            raise QIPFInputError(
-                f"{path} was changed while it was read. Run again when nothing writes to it."
-            )
+            raise changed_file(path)
 
     try:
         yield digest

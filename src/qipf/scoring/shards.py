@@ -5,9 +5,9 @@ written atomically, under the name of its input. A run that is started again kee
 (see `qipf.scoring.provenance`) and scores the rest. Shards of another field, other options or
 another input raise an error, unless the caller asks to overwrite them.
 
-Whoever scores a shard, in this process or on another machine, writes a hidden draft beside its
+The process that scores a shard, here or on another machine, writes a hidden draft beside its
 target. Only the process that called `score_shards`, which holds the lock of the output folder,
-publishes drafts, one for each shard: a worker that was given up and finishes late changes nothing.
+publishes drafts, one for each shard: a lost worker that finishes late changes nothing.
 """
 
 from collections.abc import Callable, Generator, Sequence

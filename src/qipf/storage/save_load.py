@@ -5,18 +5,17 @@ kinds and the keys of their headers. Format version 5 is written, versions 3 to 
 docs/architecture.md lists the arrays and header entries of each kind.
 """
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from qipf.calibration.accept_rule import AcceptRule
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.calibration.rule import AcceptRule
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
 from qipf.display import aligned
-from qipf.errors import QIPFFileError, QIPFInputError, QIPFWarning, printable, shortened
+from qipf.errors import QIPFFileError, QIPFInputError, printable, shortened, warn
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
@@ -158,11 +157,9 @@ def load_field_and_layer(
         raise QIPFFileError(f"{path} holds {KINDS['rule']}, not a model.")
     if isinstance(found, WrappedModel):
         if found.layer is not None:
-            warnings.warn(
+            warn(
                 f"{path} was fitted on outputs of the layer {found.layer!r}: the rows to score are "
-                "such outputs, not logits.",
-                QIPFWarning,
-                stacklevel=2,
+                "such outputs, not logits."
             )
         return found.field, found.layer
     return found, None

@@ -1,6 +1,6 @@
 """Checks of parameters."""
 
-from numbers import Integral
+from numbers import Integral, Real
 
 from qipf.errors import QIPFInputError, unknown_name
 
@@ -23,6 +23,11 @@ def propagates(nan_policy: object) -> bool:
 def is_integer(value: object) -> bool:
     """Whether a value is an integer, of Python or NumPy, and not a boolean."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a real number, of Python or NumPy, and not a boolean."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def require_positive_integer(value: object, name: str) -> None:

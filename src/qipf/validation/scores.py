@@ -1,6 +1,5 @@
 """Checks of uncertainties and of the flags that mark wrong predictions."""
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from qipf.errors import QIPFInputError
 from qipf.validation.arrays import require_data
+from qipf.validation.parameters import is_number
 
 
 def checked_outcomes(
@@ -73,8 +73,7 @@ def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  #
 
 def checked_share(value: Any, name: str, example: float) -> float:
     """A number strictly between 0 and 1."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1:
+    if not is_number(value) or not 0 < value < 1:
         raise QIPFInputError(
             f"{name} must lie between 0 and 1, got {value!r:.80}. Try {example:g}."
         )

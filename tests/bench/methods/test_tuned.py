@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from qipf.bench.methods import CleanData, create
 from qipf.bench.methods.tuned import EXAMPLES, EXPONENTS, TEMPERATURES, tuning_data
 from qipf.errors import QIPFInputError
-from qipf.layered import holdout
+from qipf.layered import tuning
 from qipf.layered.model import LayeredQIPF
 from qipf.metrics.error_detection import roc_auc
 
@@ -20,7 +20,7 @@ def fresh(clean: CleanData) -> CleanData:
 @pytest.mark.slow
 def test_the_tuning_inputs_are_those_of_layered_qipf(clean, monkeypatch):
     seen = []
-    original = holdout.run_in_batches
+    original = tuning.run_in_batches
 
     def spy(net, example, sites):
         (inputs,) = example.inputs
@@ -29,7 +29,7 @@ def test_the_tuning_inputs_are_those_of_layered_qipf(clean, monkeypatch):
             seen.append((len(inputs), float((inputs.double().flatten(1) @ mark).sum())))
         return original(net, example, sites)
 
-    monkeypatch.setattr(holdout, "run_in_batches", spy)
+    monkeypatch.setattr(tuning, "run_in_batches", spy)
     data = tuning_data(fresh(clean), "stacked")
     ours = set(seen)
     seen.clear()

@@ -14,7 +14,7 @@ from qipf.metrics.error_detection import evaluate
 from qipf.reporting.own.page import own_page, write_own_report
 from qipf.reporting.own.study import METHODS, study
 from qipf.reporting.page import render
-from qipf.reporting.run.decisions import RuleEvaluation
+from qipf.reporting.rule_evaluation import RuleEvaluation
 from tests.conftest import make_logits
 
 TRAIN = make_logits(400).double().numpy()

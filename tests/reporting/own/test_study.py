@@ -9,7 +9,7 @@ from scipy.special import entr, log_softmax, logsumexp, softmax
 from qipf import QIPF, QIPFInputError, accept_rule
 from qipf.io.logits import Block
 from qipf.reporting.own.study import CONFIDENCE, METHODS, certified_evaluation, study
-from qipf.reporting.run.decisions import random_halves
+from qipf.reporting.rule_evaluation import random_halves
 from tests.conftest import make_logits
 
 TRAIN = make_logits(200).double().numpy()

@@ -10,15 +10,11 @@ import numpy as np
 import pytest
 
 from qipf.reporting.page import percent
+from qipf.reporting.rule_evaluation import split_evaluation
 from qipf.reporting.run import decision_sections, decisions
 from qipf.reporting.run.charts import MOST_EVIDENCE
 from qipf.reporting.run.decision_sections import accuracy_html, rules_html, timeline_html
-from qipf.reporting.run.decisions import (
-    RISKS,
-    accuracy_comparisons,
-    monitor_stream,
-    split_evaluation,
-)
+from qipf.reporting.run.decisions import RISKS, accuracy_comparisons, monitor_stream
 from qipf.reporting.run.results import Run
 from tests.reporting.own.test_page import cells, plain
 

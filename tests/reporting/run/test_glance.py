@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from qipf.metrics.error_detection import roc_auc
+from qipf.reporting.rule_evaluation import split_evaluation
 from qipf.reporting.run.decision_sections import timelines
-from qipf.reporting.run.decisions import split_evaluation
 from qipf.reporting.run.glance import acceptance, detection, glance, glance_html
 from qipf.reporting.run.results import Run
 from qipf.reporting.tables import summarise

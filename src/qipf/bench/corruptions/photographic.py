@@ -43,7 +43,7 @@ def jpeg(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
         coded.append(interpolate(small, scale_factor=2, mode="bilinear"))
     decoded = torch.cat(coded, dim=1)
     decoded = decoded if decoded.shape[1] == 1 else _mix(decoded, _YCBCR.inverse())
-    return _finished(decoded[:, :, :height, :width].round() / 255, images)
+    return finished(decoded[:, :, :height, :width].round() / 255, images)
 
 
 @register("hue", levels=SEVERITIES, unit="severity")
@@ -65,7 +65,7 @@ def saturation(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
 def posterise(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     """Values rounded to 8, 6, 4, 3 or 2 even steps."""
     steps = strength("posterise", severity, (8, 6, 4, 3, 2)) - 1
-    return _finished((images.float() * steps).round() / steps, images)
+    return finished((images.float() * steps).round() / steps, images)
 
 
 @register("motion_blur", levels=SEVERITIES, unit="severity")
@@ -78,7 +78,7 @@ def motion_blur(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     parts = [
         moved(images, 2 * length * (step / (steps - 1) - 0.5) * direction) for step in range(steps)
     ]
-    return _finished(torch.stack(parts).mean(dim=0), images)
+    return finished(torch.stack(parts).mean(dim=0), images)
 
 
 @register("zoom_blur", levels=SEVERITIES, unit="severity")
@@ -87,7 +87,7 @@ def zoom_blur(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     largest = strength("zoom_blur", severity, (1.15, 1.25, 1.4, 1.6, 1.9))
     none = torch.zeros(len(images), 2)
     parts = [moved(images, none, 1 + (largest - 1) * step / 7) for step in range(8)]
-    return _finished(torch.stack(parts).mean(dim=0), images)
+    return finished(torch.stack(parts).mean(dim=0), images)
 
 
 @register("impulse_noise", levels=SEVERITIES, unit="severity")
@@ -118,7 +118,8 @@ def moved(
     return grid_sample(images.float(), places, padding_mode="border", align_corners=False)
 
 
-def _finished(changed: Tensor, images: Tensor) -> Tensor:
+def finished(changed: Tensor, images: Tensor) -> Tensor:
+    """Changed images within the range and in the type of the given ones."""
     return changed.clamp(0, 1).to(images.dtype)
 
 
@@ -149,7 +150,7 @@ def _recoloured(images: Tensor, change: Tensor) -> Tensor:
     if len(_channels(images)) == 1:
         return images.clone()
     matrix = (_YIQ.double().inverse() @ change.double() @ _YIQ.double()).float()
-    return _finished(_mix(images.float(), matrix), images)
+    return finished(_mix(images.float(), matrix), images)
 
 
 #: The tables of the JPEG standard (Annex K).

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from qipf.bench.corruptions.photographic import SEVERITIES, generator, moved, strength
+from qipf.bench.corruptions.photographic import SEVERITIES, finished, generator, moved, strength
 from qipf.bench.corruptions.registry import register
 
 
@@ -15,7 +15,7 @@ def fog(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     """White veils of varying thickness, on average 0.2, 0.35, 0.5, 0.6 or 0.7 of the light."""
     share = strength("fog", severity, (0.2, 0.35, 0.5, 0.6, 0.7))
     veil = (2 * share * smooth_noise(images, (2, 4, 8))).clamp(max=0.95)
-    return _finished(images * (1 - veil) + 0.95 * veil, images)
+    return finished(images * (1 - veil) + 0.95 * veil, images)
 
 
 @register("frost", levels=SEVERITIES, unit="severity")
@@ -28,7 +28,7 @@ def frost(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     if images.shape[1] == 3:
         pale = torch.tensor([0.82, 0.92, 1.0]).view(1, 3, 1, 1)
     dark, covered = (1 - 0.4 * share) * images, share * crystals
-    return _finished(dark * (1 - covered) + pale.to(images) * covered, images)
+    return finished(dark * (1 - covered) + pale.to(images) * covered, images)
 
 
 @register("snow", levels=SEVERITIES, unit="severity")
@@ -45,7 +45,7 @@ def snow(images: Tensor, severity: float) -> Tensor:  # (N, C, H, W)
     fallen = sum(moved(flakes, 0.06 * step * direction) for step in range(-2, 3)) * 0.45
     grey = images.mean(dim=1, keepdim=True)
     base = (1 - whitened) * images + whitened * torch.maximum(images, 1.5 * grey + 0.3)
-    return _finished(base + fallen, images)
+    return finished(base + fallen, images)
 
 
 def smooth_noise(images: Tensor, sizes: tuple[int, ...]) -> Tensor:  # (N, 1, H, W) in [0, 1]
@@ -56,7 +56,3 @@ def smooth_noise(images: Tensor, sizes: tuple[int, ...]) -> Tensor:  # (N, 1, H,
         wide = interpolate(drawn, size=images.shape[2:], mode="bicubic", align_corners=True)
         found = found + (wide - 0.5) / 2**octave
     return (0.5 + found.to(images.device)).clamp(0, 1)
-
-
-def _finished(changed: Tensor, images: Tensor) -> Tensor:
-    return changed.clamp(0, 1).to(images.dtype)

@@ -205,7 +205,7 @@ class Layers(Method):
 
 
 class LayersScores(NamedTuple):
-    """What a `LayeredQIPF` says of a batch."""
+    """Scores of a `LayeredQIPF` for a batch."""
 
     uncertainty: Tensor  # (n,)
     p_error: Tensor  # (n,)

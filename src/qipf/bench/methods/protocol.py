@@ -129,7 +129,7 @@ class Method(ABC):
         """Uncertainty of each prediction; higher is less trustworthy."""
 
     def facts(self, batch: Batch, labels: Tensor) -> dict[str, float]:
-        """What else a method says of a batch, such as an estimate of its accuracy."""
+        """Further results for a batch, such as an estimated accuracy."""
         return {}
 
     def chosen(self) -> dict[str, Any]:

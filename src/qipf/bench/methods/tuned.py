@@ -1,7 +1,6 @@
 """Scores with parameters fitted on the same perturbed training inputs as `qipf_plus`.
 
-They answer whether its lead comes from these inputs: whatever a method could learn from them, it
-may learn here.
+They test whether its lead comes from these inputs: other methods are fitted to the same ones.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from qipf.bench.methods.logit_scores import Energy, Entropy, MaxLogit
 from qipf.bench.methods.neighbours import KNN
 from qipf.bench.methods.protocol import Batch, CleanData, Method, to_double
 from qipf.errors import QIPFInputError
-from qipf.layered.holdout import sample_examples, tuning_sets
+from qipf.layered.holdout import sample_examples
+from qipf.layered.tuning import tuning_sets
 from qipf.metrics.error_detection import roc_auc
 from qipf.network.batches import batches
 from qipf.network.features import LayerSite, run_in_batches

@@ -96,8 +96,8 @@ def differentiable_averages(
 ) -> Averages:
     """Logsumexp of q·k + bias, and the softmax averages of the values and of the squares.
 
-    Differentiable in all arguments but the queries. With `memory`, gradients must be taken before
-    the next call with the same: new memory for every call would take as long as the computation.
+    Differentiable in all arguments but the queries. `memory` is reused, because allocating it takes
+    as long as the computation; take gradients before the next call with it.
 
     >>> key, one = torch.zeros(1, 2, requires_grad=True), torch.ones(1)
     >>> found = differentiable_averages(torch.ones(3, 2), key, one, key + 5, one)

@@ -119,11 +119,6 @@ class _Array(NamedTuple):
     dtype: np.dtype
     read: Callable[[], NDArray[Any]]
 
-    @property
-    def objects(self) -> bool:
-        """Whether its entries are Python objects."""
-        return self.dtype.hasobject
-
 
 @contextmanager
 def _arrays(path: Path) -> Iterator[Mapping[str, _Array]]:

@@ -1,14 +1,13 @@
 """Severity curves: the paper's Figures 3 (e to g) and 4, for any run."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qipf.errors import QIPFInputError, QIPFWarning
+from qipf.errors import QIPFInputError, warn
 from qipf.metrics.error_detection import TITLES
 from qipf.plots.drawing import DPI, drawing, line_style, shared_legend
 from qipf.plots.style import look_of
@@ -43,11 +42,7 @@ def draw_severity(
     own = [r for r in run.records if r["network"] == chosen and r["corruption"] in named]
     rows = summarise(own, metrics[:1], "all").tables[0].rows
     if lacking := [name for name in shown if any(row.mark(name) == "†" for row in rows)]:
-        warnings.warn(
-            f"{', '.join(lacking)}: fewer seeds than the other methods, so not the same average.",
-            QIPFWarning,
-            stacklevel=2,
-        )
+        warn(f"{', '.join(lacking)}: fewer seeds than the other methods, so not the same average.")
     curves: list[dict[str, Any]] = []
     legend_rows = -(-len(shown) // 6)
     with drawing(

@@ -20,7 +20,7 @@ from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
-from qipf.reporting.run.decisions import RuleEvaluation, evaluate_rule, random_halves
+from qipf.reporting.rule_evaluation import RuleEvaluation, evaluate_rule, random_halves
 from qipf.validation.arrays import as_tensor
 from qipf.validation.labels import are_probabilities, class_logits
 from qipf.validation.scores import checked_share

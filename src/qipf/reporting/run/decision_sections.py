@@ -9,9 +9,15 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from qipf.bench.suites import CLEAN
-from qipf.calibration.accept_rule import AcceptRule
+from qipf.calibration.rule import AcceptRule
 from qipf.reporting.charts import Charts, chart_spec
 from qipf.reporting.page import render
+from qipf.reporting.rule_evaluation import (
+    RuleEvaluation,
+    evaluate_rule,
+    random_halves,
+    split_evaluation,
+)
 from qipf.reporting.run.charts import MOST_EVIDENCE, accuracy_chart, timeline_chart
 from qipf.reporting.run.decisions import (
     DECIDING,
@@ -19,14 +25,10 @@ from qipf.reporting.run.decisions import (
     RISKS,
     WATCHED,
     AccuracyComparison,
-    RuleEvaluation,
     Timeline,
     accuracy_comparisons,
-    evaluate_rule,
     first_kept,
     monitor_stream,
-    random_halves,
-    split_evaluation,
 )
 from qipf.reporting.run.results import Run, Scores, by_severity, condition_text, level_text
 

@@ -1,8 +1,8 @@
-"""Decisions made from the scores of a run: accept rules, shift alarms, accuracy estimates.
+"""Decisions made from the scores of a run: shift alarms and accuracy estimates.
 
-A random half of the clean test predictions is the held-out set: it calibrates the accept rules,
-the monitor and the accuracy estimators. They are evaluated on images of the other half, clean and
-corrupted.
+A random half of the clean test predictions is the held-out set: it calibrates the monitor and the
+accuracy estimators, and accept rules (`qipf.reporting.rule_evaluation`). They are evaluated on
+images of the other half, clean and corrupted.
 """
 
 import math
@@ -10,14 +10,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest
+from numpy.typing import NDArray
 
 from qipf.bench.suites import CLEAN, CLEAN_LEVEL
-from qipf.calibration.accept_rule import AcceptRule, accept_rule
 from qipf.calibration.accuracy import AccuracyEstimate, AccuracyEstimator
 from qipf.calibration.conformal import Calibration
 from qipf.monitor.monitor import ShiftMonitor
+from qipf.reporting.rule_evaluation import random_halves
 from qipf.reporting.run.results import Run
 
 #: Limits on the error rate among accepted predictions.
@@ -40,66 +39,6 @@ TIMELINE_POINTS = 200
 def first_kept(names: Sequence[str], scores: Container[str]) -> str | None:
     """The first of the names that there are scores of."""
     return next((name for name in names if name in scores), None)
-
-
-def random_halves(count: int, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of two random halves: the held-out one, which calibrates, and the other."""
-    order = np.random.default_rng(seed).permutation(count)
-    return order[: count // 2], order[count // 2 :]
-
-
-@dataclass(frozen=True)
-class RuleEvaluation:
-    """An accept rule, and its results on predictions that it was not made from."""
-
-    rule: AcceptRule
-    count: int
-    accepted: int
-    errors: int  # among the accepted
-
-    @property
-    def coverage(self) -> float:
-        """Share of accepted predictions."""
-        return self.accepted / self.count
-
-    @property
-    def risk(self) -> float:
-        """Error rate among accepted predictions; NaN if there are none."""
-        return self.errors / self.accepted if self.accepted else math.nan
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % Wilson interval of the error rate among accepted predictions."""
-        if not self.accepted:
-            return 0.0, 1.0
-        interval = binomtest(self.errors, self.accepted).proportion_ci(0.95, "wilson")
-        return float(interval.low), float(interval.high)
-
-    @property
-    def holds(self) -> bool:
-        """False if the whole interval of the error rate lies above the rule's limit."""
-        return self.interval[0] <= self.rule.risk_bound
-
-
-def evaluate_rule(
-    rule: AcceptRule, uncertainty: ArrayLike, wrong: ArrayLike, novelty: ArrayLike | None = None
-) -> RuleEvaluation:
-    """Apply a rule to predictions whose errors are known."""
-    accept = rule(np.asarray(uncertainty), novelty)
-    errors = np.asarray(wrong).astype(bool) & accept
-    return RuleEvaluation(rule, len(accept), int(accept.sum()), int(errors.sum()))
-
-
-def split_evaluation(
-    uncertainty: NDArray,  # (n,)
-    wrong: NDArray,  # (n,)
-    max_risk: float,
-    seed: int = 0,
-) -> RuleEvaluation:
-    """Make a rule from one half of the predictions and evaluate it on the other half."""
-    held_out, other = random_halves(len(wrong), seed)
-    rule = accept_rule(uncertainty[held_out], wrong[held_out], max_risk)
-    return evaluate_rule(rule, uncertainty[other], wrong[other])
 
 
 @dataclass(frozen=True)

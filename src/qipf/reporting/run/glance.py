@@ -12,15 +12,9 @@ from qipf.bench.suites import CLEAN
 from qipf.metrics.error_detection import ranked
 from qipf.reporting.glossary import explanation
 from qipf.reporting.page import render
+from qipf.reporting.rule_evaluation import RuleEvaluation, split_evaluation
 from qipf.reporting.run.decision_sections import Timelines, clean_of
-from qipf.reporting.run.decisions import (
-    DECIDING,
-    RISKS,
-    RuleEvaluation,
-    Timeline,
-    first_kept,
-    split_evaluation,
-)
+from qipf.reporting.run.decisions import DECIDING, RISKS, Timeline, first_kept
 from qipf.reporting.run.results import Run, level_text
 from qipf.reporting.tables import MetricTable, NetworkLine, Summary
 

@@ -46,16 +46,14 @@ ON_UNSEEN = "How well different scores tell inputs of other data sets from the c
 def run_page(run: Run, data: Path | str | None = None) -> str:
     """The page of a run, as text: methods from the best to the worst, equal ones once."""
     table = summarise(run.records, ("roc_auc",), "all").tables[0]
-    equal = table.equal_methods()
-    repeated = {name for names in equal.values() for name in names[1:]}
-    # the second for methods without any result
-    ranking = list(dict.fromkeys([*table.ranking(), *run.methods]))
-    shown = run.restricted([name for name in ranking if name not in repeated])
+    ranking = table.ranking()
+    without_results = [name for name in run.methods if name not in ranking]
+    shown = run.restricted([*table.distinct_ranking(), *without_results])
     summary = summarise(shown.records, run.metrics, shown.methods)
     lines = timelines(shown)
     sections = [
         Section("Summary", glance_html(shown, summary, run, lines)),
-        Section("Methods compared", summary_html(shown, summary, equal.values())),
+        Section("Methods compared", summary_html(shown, summary, table.equal_methods().values())),
         Section("Tables", tables_html(summary)),
         Section("Severity curves", severity_html(shown)),
         Section("Gallery", gallery_html(shown, data)),
@@ -64,7 +62,7 @@ def run_page(run: Run, data: Path | str | None = None) -> str:
         Section("Shift timeline", timeline_html(shown, lines)),
         Section("Accuracy without labels", accuracy_html(shown)),
         Section("Cost beside quality", cost_html(shown, summary)),
-        Section("Methods explained", methods_html(ranking)),
+        Section("Methods explained", methods_html([*ranking, *without_results])),
         Section("How it was made", origin_html(run, summary)),
     ]
     empty = [section for section in sections if not section.body.strip()]

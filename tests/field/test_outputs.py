@@ -1,7 +1,8 @@
-"""Fewer centres, nearly the same scores."""
+"""Fewer centres, nearly the same scores; rows at which an exported field is checked."""
 
 import numpy as np
 import pytest
+import torch
 
 import qipf
 from qipf import QIPF, QIPFInputError
@@ -62,3 +63,18 @@ def test_it_can_be_saved(field, tmp_path):
 def test_no_centres_are_refused(field):
     with pytest.raises(QIPFInputError, match="max_centers must be an integer of at least 1"):
         field.condensed(0)
+
+
+def test_an_exported_field_is_checked_at_its_centres_and_far_from_them(
+    train, monkeypatch, tmp_path
+):
+    rows = []
+    monkeypatch.setattr("qipf.field.outputs.traced", lambda graph, inputs: rows.extend(inputs))
+    monkeypatch.setattr("qipf.field.outputs.write_onnx", lambda *_: None)
+    field = QIPF(bandwidth=3.0).fit(train)
+    field.export_onnx(tmp_path / "field.onnx", check=False)
+    origin, centers = field.graph()[1].origin, torch.as_tensor(field.centers_)
+    half = len(rows[0]) // 2
+    torch.testing.assert_close(rows[0][:half], centers[:half].to(rows[0]))
+    from_origin = rows[0].double() - origin.double()
+    torch.testing.assert_close(from_origin[half:], 3 * from_origin[:half], rtol=1e-4, atol=1e-4)
