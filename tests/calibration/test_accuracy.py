@@ -349,3 +349,22 @@ def test_the_interval_of_log_odds_by_hand(rng, informed):
     margin = z * np.sqrt(variance) + z**2 / 800 + 1 / 120
     assert found.high == pytest.approx(min(1, found.accuracy + margin), abs=1e-9)
     assert found.low == pytest.approx(found.accuracy - margin, abs=1e-9)
+
+
+def test_other_classes_than_expected_are_not_reliable(rng):
+    """As many as a shift of the classes, or errors, would leave."""
+    odds, wrong, novelty = log_odds_case(rng, 1000)
+    estimator = AccuracyEstimator(odds, wrong, "log_odds", novelty, [500, 500])
+    window, usual = odds[:400], np.full(400, -9.0)
+    equal = estimator.estimate(window, novelty=usual, predicted=np.arange(400) % 2)
+    assert (equal.surplus, equal.reliable) == (0.0, True)
+    assert "far off" not in str(equal)
+    one = estimator.estimate(window, novelty=usual, predicted=np.zeros(400))
+    assert one.surplus > 0.4
+    assert (one.novel, one.reliable) == (0.0, False)
+    assert str(one).endswith(
+        "so the estimate may be far off; if classes may occur in other shares than there, pass "
+        "label_shift=True"
+    )
+    novel = estimator.estimate(window, novelty=-usual, predicted=np.arange(400) % 2)
+    assert str(novel).endswith("so the estimate may be far off")

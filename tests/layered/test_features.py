@@ -235,7 +235,7 @@ def test_scoring_rejects_other_widths_and_missing_layers(model):
         model.uncertainty({name: v[:, :2] for name, v in features.items()}, logits)
     with pytest.raises(QIPFInputError, match="its field was fitted with"):
         model.uncertainty(features, logits[:, :3])
-    with pytest.raises(QIPFInputError, match="needs at least one"):
+    with pytest.raises(QIPFInputError, match="pass at least one"):
         model.calibrate({name: v[:0] for name, v in features.items()}, logits[:0])
     with pytest.raises(QIPFInputError, match=r"classes 0\.\.3, got 4"):
         model.calibrate(features, logits, np.full(30, 4))

@@ -18,9 +18,9 @@ from qipf.validation.scores import checked_scores, checked_share
 #: Names of the estimators.
 METHODS = ("threshold", "isotonic", "log_odds")
 
-#: Share of held-out inputs that count as novel, and the largest share of a window at which an
-#: estimate is called reliable.
-NOVEL, RELIABLE = 0.05, 0.15
+#: Share of held-out inputs that count as novel, and the largest shares of a window that are novel
+#: and in surplus at which an estimate is called reliable.
+NOVEL, RELIABLE, LARGEST_SURPLUS = 0.05, 0.15, 0.1
 
 #: Standard deviations up to which a surplus counts as chance.
 BY_CHANCE = 2.0
@@ -62,13 +62,17 @@ class AccuracyEstimate:
         return (
             f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
             f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
-            f"ones{novel}{surplus}"
-            + (", so the estimate is probably too high" if self._doubtful else "")
+            f"ones{novel}{surplus}{self._doubt}"
         )
 
     @property
-    def _doubtful(self) -> bool:
-        return self.reliable is False and self.accuracy > 0
+    def _doubt(self) -> str:
+        if self.reliable is not False:
+            return ""
+        found = ", so the estimate may be far off"
+        if (self.surplus or 0.0) > LARGEST_SURPLUS:
+            found += "; if classes may occur in other shares than there, pass label_shift=True"
+        return found
 
     def __repr__(self) -> str:
         return f"AccuracyEstimate({self})"
@@ -78,11 +82,14 @@ class AccuracyEstimate:
 
     @property
     def reliable(self) -> bool | None:
-        """Whether at most 15 % of the window is novel; None if that is unknown.
+        """Whether at most 15 % of the window is novel, and 10 % in surplus; None if unknown.
 
-        Beyond it the estimate is mostly too high, the more so the more novel inputs there are.
+        Beyond these the estimate can be far off, in either direction: by shifts unlike those that
+        the uncertainty was fitted on, or because the classes occur in other shares.
         """
-        return None if self.novel is None else self.novel <= RELIABLE
+        if self.novel is None:
+            return None
+        return self.novel <= RELIABLE and (self.surplus or 0.0) <= LARGEST_SURPLUS
 
 
 class Steps(NamedTuple):

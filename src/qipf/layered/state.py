@@ -176,7 +176,7 @@ def _checked_sites(
 
 
 def _checked_layers(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[LayerSite, ...]:
-    """The layers that have fields, with what is told of each field."""
+    """The layers that have fields, after a check of the description of each field."""
     sites = _checked_sites(path, layers, sides, LAYER_KEYS)
     for layer in layers:
         gain_free, width, classes = (layer[key] for key in LAYER_KEYS[2:])
