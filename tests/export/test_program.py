@@ -10,7 +10,14 @@ from torch import nn
 
 import qipf
 from qipf import QIPFError, QIPFInputError, QIPFWarning
-from qipf.export.program import ExactConstants, Example, checked_example, shortened, with_tokens
+from qipf.export.program import (
+    ExactConstants,
+    Example,
+    checked_example,
+    shortened,
+    varying_tokens,
+    with_tokens,
+)
 from tests.conftest import make_logits
 from tests.network.test_wrapped import Net
 
@@ -266,11 +273,43 @@ def test_the_number_of_tokens_is_free_where_the_network_allows_it(fixed):
     program = model.export()
     few = checked_example(Example((tokens,), {}))
     assert with_tokens(few) == [0]
-    shorter = [part.inputs[0] for part in shortened(program, few)]
-    assert [part.shape for part in shorter] == ([] if fixed else [(16, 8)])
+    assert varying_tokens(program, few) == ([] if fixed else [0])
     for length in [9] if fixed else [2, 5, 9, 30]:
         shown = tokens.repeat(1, 4)[:7, :length]
         assert_agrees(program.module()(shown), model, shown)
+
+
+class Categories(nn.Module):
+    """Three columns of integers, each with an embedding of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.columns = nn.ModuleList([nn.Embedding(10, 4) for _ in range(3)])
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, values):
+        return self.head(torch.cat([own(values[:, i]) for i, own in enumerate(self.columns)], 1))
+
+
+@pytest.mark.slow
+def test_columns_of_categories_are_no_tokens(tmp_path):
+    values = torch.randint(10, (40, 3), generator=torch.Generator().manual_seed(0))
+    model = wrapped(Categories()).fit([values])
+    few = checked_example(Example((values,), {}))
+    assert varying_tokens(model.export(), few) == []
+    written = model.export_onnx(tmp_path / "model.onnx")
+    assert written.difference is None or written.difference < 1e-4
+
+
+def test_the_last_tokens_are_left_out():
+    ids, mask = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6)
+    example = Example((ids, torch.zeros(4, 3)), {"attention_mask": mask})
+    shorter = shortened(example, [0, 2])
+    assert [part.shape for part in shorter.tensors.values()] == [(4, 5), (4, 3), (4, 5)]
+    assert shortened(example, []) is None
+    assert shortened(Example((ids[:, :2],), {}), [0]) is None
+    mask = torch.tensor([[0.0, 0, 0, 0, 0, 1]]).repeat(4, 1)  # padded on the left
+    assert shortened(Example((ids,), {"attention_mask": mask}), [0, 1]) is None
 
 
 def test_only_integers_and_what_is_as_long_are_tokens():

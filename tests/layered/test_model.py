@@ -274,6 +274,20 @@ def test_fitted_under_autocast_the_fields_have_all_their_digits(net, data, fresh
     assert torch.isfinite(model.uncertainty(fresh)).all()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's own, when it imports its compiler
+def test_of_a_compiled_network_the_original_runs(net, data, fresh, tmp_path):
+    model = fitted(net, data)
+    compiled = torch.compile(net)
+    assert torch.equal(fitted(compiled, data).uncertainty(fresh), model.uncertainty(fresh))
+    model.save(tmp_path / "model.qipf")
+    loaded = qipf.load(tmp_path / "model.qipf", compiled)
+    assert loaded.net is net
+    assert torch.equal(loaded.uncertainty(fresh), model.uncertainty(fresh))
+
+
 def test_a_report_on_no_data(model, tmp_path):
     with pytest.raises(QIPFInputError, match="The loader is empty: report needs at least one"):
         qipf.report(model, [], tmp_path / "page.html")

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from inspect import Parameter, signature
 from io import StringIO
@@ -137,24 +137,29 @@ def with_tokens(example: Example) -> list[int]:
     return [i for i, part in enumerate(tensors) if part.ndim > 1 and part.shape[1] in lengths]
 
 
-def shortened(program: ExportedProgram, example: Example) -> Iterator[Example]:
-    """The example without its last tokens, to check a program that takes any number of them.
+def shortened(example: Example, places: Collection[int]) -> Example | None:
+    """The example without its last tokens, in the tensors at the places `with_tokens`.
 
-    Nothing if fewer than two would be left, or a row without any.
+    None if fewer than two would be left, or a row without any.
     """
+    tensors = list(example.tensors.values())
+    mask = example.tensors.get("attention_mask")
+    if not places or tensors[min(places)].shape[1] < 3:
+        return None
+    if mask is not None and not bool(mask[:, :-1].any(1).all()):
+        return None
+    return example.filled(
+        part[:, :-1] if place in places else part for place, part in enumerate(tensors)
+    )
+
+
+def varying_tokens(program: ExportedProgram, example: Example) -> list[int]:
+    """Those of the places `with_tokens` at which a program takes any number of tokens."""
     names = program.graph_signature.user_inputs
     inputs = {node.name: node for node in program.graph.nodes if node.name in names}
     shapes = [inputs[name].meta["val"].shape for name in names]
     free = [not str(sizes[1]).isdigit() if len(sizes) > 1 else False for sizes in shapes]
-    places = [place for place in with_tokens(example) if free[place]]
-    tensors = list(example.tensors.values())
-    mask = example.tensors.get("attention_mask")
-    if not places or tensors[places[0]].shape[1] < 3:
-        return
-    if mask is None or bool(mask[:, :-1].any(1).all()):
-        yield example.filled(
-            part[:, :-1] if place in places else part for place, part in enumerate(tensors)
-        )
+    return [place for place in with_tokens(example) if free[place]]
 
 
 def traced(
@@ -181,7 +186,8 @@ def traced(
     except Exception as error:
         raise QIPFError(
             "torch.export cannot trace the network. Its operations must not depend on the values "
-            f"or the number of its inputs: {reason(error)}"
+            "or the number of its inputs (write x.shape[0] instead of len(x)): "
+            f"{reason(error)}"
         ) from error
     with torch.inference_mode(False), torch.no_grad():
         # copies of what was made in inference mode: programs run outside of `no_grad` too

@@ -18,7 +18,14 @@ from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import Expected, OnnxFile, checked_path, expected, write_onnx
-from qipf.export.program import Example, checked_example, shortened, traced, with_tokens
+from qipf.export.program import (
+    Example,
+    checked_example,
+    shortened,
+    traced,
+    varying_tokens,
+    with_tokens,
+)
 from qipf.network.batches import arguments, batches, few_rows, refuse_labels
 from qipf.network.forward import (
     device_of,
@@ -60,8 +67,9 @@ def _is_finite(replayed: Scores) -> bool:
 class NetworkModel(CalibrationMixin, ABC):
     """A trained network and a score for its predictions.
 
-    The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Threads
-    that run one network at the same time wait for each other.
+    The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Of a
+    network from `torch.compile` the module that it was made from runs. Threads that run one network
+    at the same time wait for each other.
 
     A model defines `fit`, `_scores`, `_graph`, `facts`, `state` and `from_state`. `fit` ends
     with `_set_fitted`.
@@ -73,7 +81,8 @@ class NetworkModel(CalibrationMixin, ABC):
         if net is not None and not isinstance(net, nn.Module):  # None: a file is only described
             kind = f"the class {net.__name__}" if isinstance(net, type) else type(net).__name__
             raise QIPFInputError(f"net must be a torch.nn.Module, got {kind}.")
-        self.net = net
+        original = getattr(net, "_orig_mod", None)  # of torch.compile, in whose code no hooks run
+        self.net = original if isinstance(original, nn.Module) else net
         self.fitted_with: str | None = None  # fingerprint of the network's weights at `fit`
         self._versions: tuple[tuple[int, int], ...] | None = None  # when that was last compared
         self._example: Example | None = None  # inputs that `fit` has seen, for export
@@ -310,8 +319,8 @@ class NetworkModel(CalibrationMixin, ABC):
         path = checked_path(path)
         program, few, metadata = self._traced(example, rule, max_centers)
         metadata["fingerprint"] = unchanged(self.net, self.fitted_with)
-        cases = (few, *shortened(program, few)) if check else ()
-        wanted = [(case.tensors, self._expected(case, max_centers)) for case in cases]
+        cases = (few, shortened(few, varying_tokens(program, few))) if check else ()
+        wanted = [(case.tensors, self._expected(case, max_centers)) for case in cases if case]
         return write_onnx(program, few.tensors, metadata, path, wanted)
 
     def export(
@@ -334,14 +343,21 @@ class NetworkModel(CalibrationMixin, ABC):
             )
         given = self._arguments((self._example if example is None else example,), {})
         few = checked_example(given)
+        tokens = with_tokens(few)
+        shorter = shortened(few, tokens)
         with torch.no_grad():
             predictions = self._scored(few).uncertainty
+            try:
+                if shorter is not None:
+                    self._scored(shorter)
+            except QIPFInputError:  # columns of categories, not tokens
+                tokens = []
         if predictions.ndim > 1:  # a graph needs memory for all predictions times the centres
             few = few.take(slice(2))
         graph, metadata = self._graph(few, rule, max_centers)
         tensors = few.tensors.values()
         with evaluating(graph), evaluating(self.net):
-            return traced(graph, tensors, with_tokens(few)), few, metadata
+            return traced(graph, tensors, tokens), few, metadata
 
     def _expected(self, few: Example, max_centers: int | None) -> Expected:
         with torch.no_grad():
