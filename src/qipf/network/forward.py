@@ -158,6 +158,12 @@ def unchanged(net: nn.Module, fitted: str | None) -> str:
     return now
 
 
+def uncompiled(net: nn.Module) -> nn.Module:
+    """The module that `torch.compile` made the network from: no hooks run in compiled code."""
+    original = getattr(net, "_orig_mod", None)
+    return original if isinstance(original, nn.Module) else net
+
+
 def named_layer(net: nn.Module, layer: str) -> nn.Module:
     """The layer by any of its names."""
     if isinstance(layer, str) and layer:

@@ -34,6 +34,7 @@ from qipf.network.forward import (
     modules_of,
     tensors_of,
     unchanged,
+    uncompiled,
     versions,
 )
 from qipf.network.tasks import Task
@@ -81,8 +82,7 @@ class NetworkModel(CalibrationMixin, ABC):
         if net is not None and not isinstance(net, nn.Module):  # None: a file is only described
             kind = f"the class {net.__name__}" if isinstance(net, type) else type(net).__name__
             raise QIPFInputError(f"net must be a torch.nn.Module, got {kind}.")
-        original = getattr(net, "_orig_mod", None)  # of torch.compile, in whose code no hooks run
-        self.net = original if isinstance(original, nn.Module) else net
+        self.net = net if net is None else uncompiled(net)
         self.fitted_with: str | None = None  # fingerprint of the network's weights at `fit`
         self._versions: tuple[tuple[int, int], ...] | None = None  # when that was last compared
         self._example: Example | None = None  # inputs that `fit` has seen, for export

@@ -24,7 +24,7 @@ from qipf.io.schema import KINDS, checked_header, refuse, written_by
 from qipf.layered.features import FeatureQIPF
 from qipf.layered.model import LayeredQIPF
 from qipf.network.features import LayerSite
-from qipf.network.forward import fingerprint
+from qipf.network.forward import fingerprint, uncompiled
 from qipf.network.model import NetworkModel
 from qipf.network.tasks import Task
 from qipf.network.widths import logit_width, row_widths
@@ -73,6 +73,7 @@ def load(path: Path | str, net: nn.Module | None = None, check: bool = True) -> 
     """
     if net is not None and not isinstance(net, nn.Module):
         raise QIPFInputError(f"net must be a torch.nn.Module, got {type(net).__name__}.")
+    net = None if net is None else uncompiled(net)
     found = _read(path, net)
     if not isinstance(found, NetworkModel):
         if net is not None:
