@@ -30,6 +30,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, find
+from qipf.layered import fitting
 from qipf.layered import model as layered_model
 from qipf.metrics.error_detection import evaluate
 from qipf.network import features
@@ -37,13 +38,13 @@ from qipf.network import features
 #: Columns that tell rows apart.
 KEY = ("network", "effort", "seconds")
 
-#: Stages by the functions of `qipf.layered.model` that they are.
+#: Stages by the functions that they are, and the modules that call these.
 STAGES = {
-    "sample_examples": "reading",
-    "tuning_sets": "perturbing",
-    "chosen_fields": "choosing",
-    "fit_mixture": "weighting",
-    "distilled_mixture": "distilling",
+    (layered_model, "sample_examples"): "reading",
+    (layered_model, "tuning_sets"): "perturbing",
+    (fitting, "chosen_fields"): "choosing",
+    (fitting, "fit_mixture"): "weighting",
+    (fitting, "distilled_mixture"): "distilling",
 }
 
 
@@ -82,9 +83,9 @@ class Clock:
     def watching(self) -> Iterator[None]:
         """While fits are timed."""
         with ExitStack() as stack:
-            for name, stage in STAGES.items():
-                timed = self.timed(stage, getattr(layered_model, name))
-                stack.enter_context(patch.object(layered_model, name, timed))
+            for (module, name), stage in STAGES.items():
+                timed = self.timed(stage, getattr(module, name))
+                stack.enter_context(patch.object(module, name, timed))
             stack.enter_context(patch.object(features, "call", self.timed("", features.call)))
             yield
 

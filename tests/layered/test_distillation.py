@@ -174,13 +174,6 @@ def test_points_without_a_direction_after_the_projection_do_no_harm(scale, flush
     assert float(found.metric.directions[:2].abs().max()) > 0.01  # fitted
 
 
-def test_dimensions_before_a_fit():
-    assert distillation.wide_dimension(128, 1500, 60_000, 10) == 256
-    assert distillation.wide_dimension(128, 1500, 1000, 10) == 128  # the examples are the centres
-    assert distillation.wide_dimension(128, 20_000, 60_000, 1000) == 128  # clusters
-    assert distillation.wide_dimension(128, None, 60_000, 10) == 128
-
-
 @pytest.mark.parametrize(("dimension", "expected"), [(3, 3), (6, 6), (12, 8), (2**62, 8)])
 def test_a_model_has_at_most_the_dimensions_that_were_asked_for(dimension, expected, monkeypatch):
     monkeypatch.setattr(distillation, "STEPS", 3)

@@ -3,8 +3,8 @@
 import pytest
 
 from qipf import LayeredQIPF
+from qipf.layered import fitting, tuning
 from qipf.layered import model as layered_model
-from qipf.layered import tuning
 from qipf.layered.effort import EFFORTS, FULL
 from qipf.layered.perturbations import strengths
 from tests.layered.conftest import fitted
@@ -38,7 +38,7 @@ def test_what_a_fast_fit_tries(net, data, monkeypatch):
     monkeypatch.setitem(EFFORTS, "fast", fast)
     given, judged = [], []
     plain_sets, plain_run = layered_model.tuning_sets, tuning._run
-    plain_fields = layered_model.chosen_fields
+    plain_fields = fitting.chosen_fields
 
     def sets(*parts):
         given.append(parts[-1])
@@ -56,7 +56,7 @@ def test_what_a_fast_fit_tries(net, data, monkeypatch):
         return plain_fields(*parts)
 
     monkeypatch.setattr(layered_model, "tuning_sets", sets)
-    monkeypatch.setattr(layered_model, "chosen_fields", fields)
+    monkeypatch.setattr(fitting, "chosen_fields", fields)
     monkeypatch.setattr(tuning, "_run", run)
     found = fitted(net, data, effort="fast", max_tuning=100)
     assert given == [fast, fast]

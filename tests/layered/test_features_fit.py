@@ -101,7 +101,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(monkeypatch):
     def fails(*args):
         raise MemoryError
 
-    monkeypatch.setattr("qipf.layered.base.error_detection", fails)
+    monkeypatch.setattr("qipf.layered.fitting.error_detection", fails)
     with pytest.raises(MemoryError):
         kept.fit(*examples(300, 9))
     assert (kept.digest(), kept.rule_) == before[:2]

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import qipf
 from qipf import LayeredQIPF, QIPFInputError
-from qipf.layered import model as layered_model
 from qipf.layered.mixture import evidence_of, log_odds_of_error, posteriors_of
 from qipf.network.features import LayerSite, run_in_batches
 from tests.layered.conftest import FEW, batches, fitted
@@ -100,7 +99,7 @@ def test_a_layer_that_counts_for_little_is_left_out_unless_it_was_named(monkeypa
         net[2].weight[0] = torch.tensor([0.0, 0, 0, 1, 0, 0])
         net[2].weight[1:] *= 1e-3
     heard = fitted(net, data)  # in the uncertainty, though hardly in the mixture
-    monkeypatch.setattr(layered_model, "LEAST", 0.4)
+    monkeypatch.setattr("qipf.layered.fitting.LEAST", 0.4)
     auto = fitted(net, data)
     named = fitted(net, data, layers=["1", "3"])
     assert named.layers_ == (LayerSite("1"), LayerSite("3"))

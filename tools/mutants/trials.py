@@ -43,6 +43,7 @@ ALSO = {
     "bench/scoring": "bench/test_end_to_end",
     "layered/predictions": "layered/test_model layered/test_detection",
     "layered/base": "layered/test_features layered/test_model",
+    "layered/fitting": "layered/test_features layered/test_model",
 }
 
 #: Imported before a process is forked.

@@ -6,26 +6,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qipf.calibration.detection import error_detection, mean_detection, warn_of_labels
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.rule import AcceptRule
-from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.field.engines.base import blocks, full_precision
+from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
-from qipf.layered.error_model import ErrorModel, Evidence, LogOdds, fit_error_model
+from qipf.layered.error_model import ErrorModel, LogOdds
 from qipf.layered.explanation import Explanation, explanations
-from qipf.layered.mixture import evidence_of, rows_at_once
-from qipf.layered.mixture_fit import MOST_LAYERS, TuningPosteriors, thinning
-from qipf.layered.novelty import NoveltyModel, RowLengths, fit_novelty_model, term_names
+from qipf.layered.mixture import evidence_of
+from qipf.layered.mixture_fit import MOST_LAYERS
+from qipf.layered.novelty import NoveltyModel, RowLengths, term_names
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
-from qipf.layered.tuning import Tuning
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite, usable_rows
-from qipf.validation.labels import class_logits
 from qipf.validation.parameters import (
     LARGEST_SEED,
     is_integer,
@@ -145,67 +141,6 @@ class LayeredModel(CalibrationMixin):
             return found, None
         logits, rows, missing = self._usable(logits, rows, given)
         return found if missing is None else self._row_scores(logits, rows), missing
-
-    def _fit_scores(
-        self, tuning: Tuning, posteriors: TuningPosteriors | None, examples: int
-    ) -> None:
-        """Fit both scores on the tuning rows, and measure error detection on the same.
-
-        The uncertainty is the log-odds of an error, the novelty that of a perturbed row or a
-        pseudo-outlier among clean ones. The ROC-AUC is the mean over the sets that have errors.
-        `examples` is the number of training examples.
-        """
-        self._clear_calibration()
-        self._training = None
-        count = len(self.layers_)
-        self.error_model_ = ErrorModel.unfitted(count)
-        self.novelty_model_ = NoveltyModel.unfitted(count, self.lengths_.count)
-        if posteriors is None:
-            return
-        clean, _ = tuning.sets["clean"]
-        self._training = TrainingSample(class_logits(clean)[:KEPT_ROWS].cpu(), examples)
-        warn_of_labels((clean.argmax(1) != tuning.labels).cpu(), clean.cpu())
-        weights = self.weights_.to(clean.device)
-        step, evidence = thinning(tuning), posteriors.evidence(weights)
-        self.lengths_ = self.lengths_.to(clean.device)
-        with full_precision(clean.device):
-            lengths = torch.cat(
-                [
-                    self.lengths_(logits[::step], {s: rows[s][::step] for s in self.lengths_.sites})
-                    for logits, rows in tuning.sets.values()
-                ]
-            )
-        unusual = torch.cat([evidence.unusual, lengths], 1)
-        evidence = Evidence(evidence.odds.cpu(), unusual.cpu())
-        wrong, sets = posteriors.wrong.cpu(), posteriors.sets.cpu()
-        perturbed = sets > 0
-        fitted = fit_error_model(evidence, wrong, perturbed)
-        self.error_model_ = fitted or self.error_model_
-        outliers = [
-            self._evidence(logits[::step], {site: own[::step] for site, own in rows.items()})
-            for logits, rows in tuning.outliers.values()
-        ]
-        joined = Evidence(*map(torch.cat, zip(*outliers, strict=True))) if outliers else None
-        self.novelty_model_ = fit_novelty_model(evidence, perturbed, count, joined)
-        uncertainty = self.error_model_(evidence)
-        found = [
-            error_detection(uncertainty[sets == i], wrong[sets == i], logits[::step].cpu())
-            for i, (logits, _) in enumerate(tuning.sets.values())
-        ]
-        self.detection_ = mean_detection(
-            [part for part in found if part is not None],
-            "errors of held-out training inputs and perturbed copies",
-        )
-
-    def _evidence(self, logits: Tensor, rows: Rows) -> Evidence:
-        """What both scores are computed from; in parts, as the posteriors take much memory."""
-        scorer = self._scorer(logits.device)
-        size = rows_at_once(len(self.weights_), logits.shape[1])
-        parts = [
-            scorer.evidence(logits[part], {site: own[part] for site, own in rows.items()})[1]
-            for part in blocks(len(logits), size)
-        ]
-        return Evidence(*map(torch.cat, zip(*parts, strict=True)))
 
     def _explained(
         self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int

@@ -67,12 +67,6 @@ class Labelled(NamedTuple):
     labels: Tensor  # (n,)
 
 
-def wide_dimension(dimension: int, size: int | None, examples: int, classes: int) -> int:
-    """Dimension of the fields of all examples from which so many centres are distilled."""
-    fitted = size is not None and is_fitted(size, examples, classes)
-    return WIDER * dimension if fitted else dimension
-
-
 def is_fitted(size: int, examples: int, classes: int) -> bool:
     """Whether so many centres are fitted: fewer than examples, and with a table of the classes.
 

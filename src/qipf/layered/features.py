@@ -1,6 +1,6 @@
 """FeatureQIPF: fields of the classes over features that were computed elsewhere."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,12 @@ from qipf.calibration.training_rows import KEPT_ROWS, TrainingSample
 from qipf.errors import QIPFInputError
 from qipf.export.onnx import OnnxFile, checked_path, expected, write_onnx
 from qipf.export.program import ROWS, traced
-from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimension
-from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
+from qipf.layered.fitting import fit_layers, fits_centers
 from qipf.layered.graph import FeaturesGraph
 from qipf.layered.holdout import LABELS, ONE_IN, PLACES, Examples
-from qipf.layered.mixture_fit import MOST_CENTERS, fit_mixture
-from qipf.layered.novelty import RowLengths
 from qipf.layered.predictions import (
     Features,
     Predictions,
@@ -34,7 +30,6 @@ from qipf.layered.predictions import (
     checked_predictions,
     noisy_copies,
 )
-from qipf.layered.selection import chosen_fields
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.layered.tuning import COPIED, FEWEST, Tuning
 from qipf.validation.arrays import as_given, blank, refuse_missing
@@ -143,27 +138,18 @@ class FeatureQIPF(LayeredModel):
         random = np.random.RandomState(int(self.random_state))
         order, chosen = self._split(len(whole), None if held_out is None else len(other), random)
         order = order[: self._examples()]
-        tuning = Tuning({}, other_truth[chosen].to(device))
+        tuning, seed = Tuning({}, other_truth[chosen].to(device)), int(self.random_state)
+        pool = whole[order[:PAIRED]], truth[order[:PAIRED]]
         if len(chosen) >= FEWEST:
             sets = {"clean": other[chosen], **{name: c[chosen] for name, c in copies.items()}}
             if not copies:
-                paired, seed = order[:PAIRED], int(self.random_state)
-                sets |= noisy_copies(
-                    sets["clean"], tuning.labels, whole[paired], truth[paired], seed
-                )
+                sets |= noisy_copies(sets["clean"], tuning.labels, *pool, seed)
             tuning.sets.update((name, (found.logits, found.rows)) for name, found in sets.items())
-        size, effort = self._condensed(classes), EFFORTS[self.effort]
-        distilling, dimension = self._distillation_seed(), int(self.max_dimension)
-        wide = wide_dimension(dimension, None if distilling is None else size, len(order), classes)
-        fitted = distilling is not None and size and is_fitted(size, len(order), classes)
-        if fitted:
-            few, seed = order[:COPIED], int(self.random_state) + 1
-            made = copies if held_out is None else {}
+        if fits_centers(self, len(order), classes):
+            few = order[:COPIED]
+            made = {name: copy[few] for name, copy in copies.items() if held_out is None}
             if not copies:
-                paired = order[:PAIRED]
-                made = noisy_copies(whole[few], truth[few], whole[paired], truth[paired], seed)
-            else:
-                made = {name: copy[few] for name, copy in made.items()}
+                made = noisy_copies(whole[few], truth[few], *pool, seed + 1)
             if made:
                 tuning.copied = few.repeat(len(made))
                 tuning.copies = {
@@ -172,22 +158,10 @@ class FeatureQIPF(LayeredModel):
                 }
         sample: Examples = {PLACES: order, LABELS: truth[order]}
         sample |= {site: rows[order] for site, rows in whole.rows.items()}
-        with torch.no_grad(), full_precision(device):
-            few_centers, sites = size if distilling is None else None, tuple(whole.rows)
-            every = chosen_fields(sample, tuning, sites, classes, wide, few_centers, effort)
-            weighed = MOST_CENTERS if fitted else None
-            mixture = fit_mixture(every, tuning, most=self._most_layers(), centers=weighed)
-            if distilling is not None and size is not None:
-                mixture = distilled_mixture(mixture, tuning, size, dimension, distilling, effort)
-        fields, weights, posteriors = mixture
-        with self._changed() as model, torch.no_grad(), full_precision(device):
-            model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
-            model.weights_, model.perturbed_ = weights, tuple(copies)
-            model.lengths_ = RowLengths.of(
-                sample, model.layers_, {s: f.metric for s, f in fields.items()}
-            )
+        with self._changed() as model:
+            model.perturbed_ = tuple(copies)
             model._example = whole[torch.arange(min(ROWS, len(whole)))]  # copies, no views
-            model._fit_scores(tuning, posteriors, len(whole))
+            fit_layers(model, sample, tuning, tuple(whole.rows), classes, len(whole))
             if held_out is not None:  # training examples and held-out ones at the same rate
                 step = len(whole) / len(order)
                 also = torch.arange(0, len(other), step, dtype=torch.float64).long()
@@ -251,35 +225,27 @@ class FeatureQIPF(LayeredModel):
     @on_snapshot
     def p_values(self, features: Features, logits: Any) -> Any:  # (n,)
         """Conformal p-value of each prediction; small is unusual. See `qipf.Calibration`."""
-        given = self._checked(features, logits)
-        return as_given(blank(self._p_values(self._both(given)[0]), given.missing), logits)
+        return self._result(lambda p: self._p_values(self._both(p)[0]), features, logits)
 
     @on_snapshot
     def novelty_p_values(self, features: Features, logits: Any) -> Any:  # (n,)
         """Conformal p-value of each input's novelty; small is unlike the held-out data."""
-        given = self._checked(features, logits)
-        p_values = self._p_values(self._both(given)[1], "novelty")
-        return as_given(blank(p_values, given.missing), logits)
+        return self._result(lambda p: self._p_values(self._both(p)[1], "novelty"), features, logits)
 
     @on_snapshot
     def accepts(self, features: Features, logits: Any) -> Any:  # (n,)
         """True where the accept rule accepts the prediction, false where it abstains."""
-        given = self._checked(features, logits)
-        return as_given(blank(self._accepted(*self._both(given)), given.missing), logits)
+        return self._result(lambda p: self._accepted(*self._both(p)), features, logits)
 
     @on_snapshot
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
-        given = self._checked(features, logits)
-        densities = self._posteriors(given)[1]
-        return as_given(blank(densities, given.missing), logits)
+        return self._result(lambda p: self._posteriors(p)[1], features, logits)
 
     @on_snapshot
     def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
-        given = self._checked(features, logits)
-        posteriors = self._posteriors(given)[0]
-        return as_given(blank(posteriors, given.missing), logits)
+        return self._result(lambda p: self._posteriors(p)[0], features, logits)
 
     @on_snapshot
     def explain(self, features: Features, logits: Any, nearest: int = 3) -> list[Explanation]:
@@ -310,6 +276,13 @@ class FeatureQIPF(LayeredModel):
             wrong = rows.argmax(1) != truth
         uncertainty, novelty = self._both(given)
         return Outcomes(rows, uncertainty.cpu(), novelty.cpu(), wrong, truth)
+
+    def _result(
+        self, compute: Callable[[Predictions], Tensor], features: Features, logits: Any
+    ) -> Any:  # (n, ...)
+        """What is computed of the predictions, blank where they are missing, as `logits` is."""
+        given = self._checked(features, logits)
+        return as_given(blank(compute(given), given.missing), logits)
 
     def _both(self, given: Predictions) -> tuple[Tensor, Tensor]:  # (n,), (n,)
         found = self._row_scores(given.logits, given.rows)

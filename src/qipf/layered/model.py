@@ -12,18 +12,14 @@ from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
-from qipf.field.engines.base import full_precision
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
-from qipf.layered.distillation import distilled_mixture, is_fitted, wide_dimension
 from qipf.layered.effort import EFFORTS
 from qipf.layered.explanation import Explanation
+from qipf.layered.fitting import fit_layers, fits_centers
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import PLACES, sample_examples
-from qipf.layered.mixture_fit import LEAST, MOST_CENTERS, fit_mixture
-from qipf.layered.novelty import RowLengths
 from qipf.layered.scorer import RowScores
-from qipf.layered.selection import chosen_fields
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
 from qipf.layered.tuning import COPIED, tuning_sets
 from qipf.network.batches import batches, few_rows, refuse_labels
@@ -150,52 +146,20 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 
-        # named layers are all kept
-        named = not isinstance(self.layers, str)
-        least, most = (0.0, None) if named else (LEAST, self._most_layers())
         with evaluating(self.net), torch.no_grad():
             batched = batches(loader, self.net, "fit", "reading layers")
-            seed = self._distillation_seed()
+            most = 0 if self._distillation_seed() is None else COPIED
             centers, held, classes, copied = sample_examples(
-                batched,
-                read,
-                self._examples(),
-                self._most_tuning(),
-                random,
-                0 if seed is None else COPIED,
+                batched, read, self._examples(), self._most_tuning(), random, most
             )
-            size = self._condensed(classes)
-            fitted = size is not None and is_fitted(size, len(centers[PLACES]), classes)
-            tuning = tuning_sets(
-                self.net,
-                held,
-                sites,
-                classes,
-                int(self.random_state),
-                copied if fitted else None,
-                effort,
-            )
-            with full_precision(device_of(self.net)):
-                few = size if seed is None else None
-                dimension = int(self.max_dimension)
-                distilled = None if seed is None else size
-                wide = wide_dimension(dimension, distilled, len(centers[PLACES]), classes)
-                every = chosen_fields(centers, tuning, sites, classes, wide, few, effort)
-                weighed = MOST_CENTERS if fitted and seed is not None else None
-                mixture = fit_mixture(every, tuning, least, most, weighed)
-                if seed is not None and size is not None:
-                    mixture = distilled_mixture(mixture, tuning, size, dimension, seed, effort)
-        fields, weights, posteriors = mixture
+            few = copied if fits_centers(self, len(centers[PLACES]), classes) else None
+            seed = int(self.random_state)
+            tuning = tuning_sets(self.net, held, sites, classes, seed, few, effort)
         assert example is not None  # the loader holds examples
         seen = 1 + int(torch.cat([centers[PLACES], held[PLACES]]).max())
-        with self._changed() as model, torch.no_grad(), full_precision(device_of(self.net)):
-            model.layers_, model.fields_ = tuple(fields), tuple(fields.values())
-            model.weights_ = weights
-            model.lengths_ = RowLengths.of(
-                centers, sites if fields else (), {s: f.metric for s, f in fields.items()}
-            )
+        with self._changed() as model:
             model._set_fitted(example)
-            model._fit_scores(tuning, posteriors, seen)
+            fit_layers(model, centers, tuning, sites, classes, seen, every_length=True)
         return self
 
     def _check_parameters(self) -> None:
