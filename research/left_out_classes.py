@@ -7,8 +7,8 @@ and writes OUT/NETWORK-SEED.npz: for every set the columns that a novelty can be
 draws the classes too. Names of sets are ``tuning/FAMILY STRENGTH`` (held-out training inputs, clean
 and perturbed, as the package has them), ``package/KIND`` (its pseudo-outliers of the same inputs),
 ``outlier/KIND`` (all that were tried, see `pseudo_outliers`), ``test/known`` and ``test/unknown``
-(test inputs of the known classes and of the others) and ``far/KIND``. No out-of-distribution set of
-the suite `ood` is read.
+(test inputs of the known classes and of the others), ``far/KIND`` and ``larger/FACTOR`` (known ones
+times a number). No out-of-distribution set of the suite `ood` is read.
 
 Columns: ``odds`` (`qipf.layered.error_model.Evidence`); ``unusual``: energy, densities and lengths
 as there, and the logarithm of what the last row has outside of half of its directions, which the
@@ -73,6 +73,9 @@ KNOWN = {"clinc150": 2 / 3}
 TRAINED = 10_000
 
 HEAD = LayerSite("head", "input")
+
+#: Inputs are multiplied by these, as in another unit.
+LARGER = (2, 5, 255)
 
 #: One in so many directions are usual.
 SHARES = (16, 8, 4, 2)
@@ -250,6 +253,9 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
         keep("test/unknown", read(unit_range(data.unknown[part(data.unknown)])))
         for kind, far in far_inputs(known[: options.test // 3], channels - 1, seed).items():
             keep(f"far/{kind}", read(far))
+        if known.is_floating_point():
+            for factor in LARGER:
+                keep(f"larger/{factor}", read(known[: options.test // 3] * factor))
     right = seen[0].argmax(1).cpu() == data.truth[places]
     arrays["accuracy"] = right.double().mean().numpy()
     return arrays

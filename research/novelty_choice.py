@@ -5,8 +5,8 @@
 
 Reads what `left_out_classes.py` wrote. Every candidate is a logistic regression of some sets made
 from training inputs against the clean ones, as `qipf.layered.novelty` has it. It is judged by the
-ROC-AUC of test inputs of unknown classes among those of known ones, and of far inputs among the
-same. Writes left-out-classes.csv, a row for each candidate, network and seed, and
+ROC-AUC of test inputs of unknown classes among those of known ones, and of far and enlarged inputs
+among the same. Writes left-out-classes.csv, a row for each candidate, network and seed, and
 left-out-classes.md; with ``--outside`` the candidates that read parts of all rows, into
 outside.csv and outside.md.
 """
@@ -29,6 +29,9 @@ from torch import Tensor
 from qipf.layered.error_model import fit_log_odds
 from qipf.layered.novelty import standardised_mean
 
+#: Energies not below the mean of clean inputs less so many standard deviations.
+BOUNDS = {"energy from -2": 2.0, "energy from -1": 1.0}
+
 Columns = Mapping[str, Tensor]
 Score = Callable[[Columns], Tensor]
 
@@ -48,8 +51,11 @@ class Dump:
                 value = torch.from_numpy(arrays[key]).double()
                 own = self.sets.setdefault(name, {})
                 own[column] = value[:, None] if value.ndim == 1 else value
+        energy = self.clean["energy"]
         for own in self.sets.values():
             unusual = own["unusual"]
+            for name, deviations in BOUNDS.items():
+                own[name] = own["energy"].clamp(min=energy.mean() - deviations * energy.std())
             own |= {
                 "density": unusual[:, layers : layers + 1],
                 "densities": unusual[:, 1 : 1 + layers],
@@ -149,6 +155,8 @@ def judged(dump: Dump, score: Score) -> dict[str, float]:
     found = {"unknown classes": auc(score, known, dump.sets["test/unknown"])}
     far = {name.partition("/")[2]: auc(score, known, own) for name, own in dump.of("far").items()}
     found["far"] = float(np.mean(list(far.values())))
+    larger = [auc(score, known, own) for own in dump.of("larger").values()]
+    found["larger"] = float(np.mean(larger)) if larger else np.nan
     return found | {f"far: {name}": value for name, value in far.items()}
 
 
@@ -233,10 +241,20 @@ OUTSIDE: dict[str, Candidate] = {
         )
         for share in SHARES
     },
+    **{
+        f"1:1, outside of 1/8, {energy}": Candidate(
+            (energy, "density", "last outside 8", "odds of mixture"),
+            ("shipped distance", "outside_8"), (1, 1), CHOSEN, power=2,
+        )
+        for energy in BOUNDS
+    },
     "1:1, means in the squared distance": CANDIDATES[
         "1:1, odds of mixture too, means in the squared distance"
     ],
 }  # fmt: skip
+
+#: Kinds of sets that a novelty is judged by.
+JUDGED = ("unknown classes", "far", "larger")
 
 #: Single columns beside the peers.
 COLUMNS = (
@@ -269,7 +287,10 @@ def table(rows: list[dict[str, object]], judged_by: str) -> list[str]:
             float(np.mean([r[judged_by] for r in rows if (r["novelty"], r["network"]) == key]))
             for key in ((name, network) for network in networks)
         ]
-        shown = " | ".join(f"{value:.4f}".lstrip("0") for value in [*means, np.mean(means)])
+        shown = " | ".join(
+            "" if np.isnan(value) else f"{value:.4f}".lstrip("0")
+            for value in [*means, np.nanmean(means)]
+        )
         title = f"**{name}**" if name in (BEFORE, NOW) else name
         lines.append(f"| {title} | {shown} |")
     return [*lines, ""]
@@ -287,7 +308,7 @@ def main() -> None:
         dump = Dump(path)
         for name, score in scores_of(dump, options.outside).items():
             found = judged(dump, score)
-            kept = {key: round(found[key], 4) for key in ("unknown classes", "far")}
+            kept = {key: round(found[key], 4) for key in JUDGED}
             rows.append({"novelty": name, "network": dump.name, "seed": dump.seed, **kept})
         print(dump.name, dump.seed, f"accuracy {dump.accuracy:.3f}", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -295,7 +316,7 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    lines = [*table(rows, "unknown classes"), *table(rows, "far")]
+    lines = [line for judged_by in JUDGED for line in table(rows, judged_by)]
     (options.output / f"{file_name}.md").write_text("\n".join(lines))
 
 
