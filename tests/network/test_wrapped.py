@@ -237,6 +237,18 @@ def test_a_network_known_to_end_in_probabilities_is_refused(activation, name, im
         qipf.wrap(Net(activation)).fit([images])
 
 
+@pytest.mark.parametrize("last", [lambda z: z.argmax(1), lambda z: z.to(torch.complex64)])
+def test_a_network_that_gives_no_real_numbers_is_refused(last, images):
+    with pytest.raises(QIPFInputError, match="needs raw logits, which are real numbers"):
+        qipf.wrap(Net(last)).fit([images])
+
+
+def test_one_number_that_looks_like_a_probability_warns(images):
+    probable = Net(lambda logits: logits[:, 0].sigmoid().clamp(0, 1))
+    with pytest.warns(QIPFScoreWarning, match="one number from 0 to 1 for 120 inputs"):
+        qipf.wrap(probable).fit([images])
+
+
 def test_probabilities_are_never_guessed(images):
     # numbers in [0, 1] that no softmax made are somebody's logits
     model = qipf.wrap(Net(lambda logits: logits.clamp(0, 1) / 4)).fit([images])

@@ -198,7 +198,7 @@ def _line(report: "Report") -> str:
     ]
     if accuracy is not None:
         interval = f"{accuracy.low:.1%} to {accuracy.high:.1%}"
-        doubt = ", probably too high" if verdict.alarm and accuracy.accuracy > 0 else ""
+        doubt = ", may be far off" if verdict.alarm else ""
         parts.append(f"accuracy {accuracy.accuracy:.1%} ({interval}{doubt})")
     parts.append(f"{window.abstained:,} of {window.count:,} abstained")
     if verdict.start is not None and verdict.start.ks_p_value <= 0.01:

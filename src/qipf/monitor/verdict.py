@@ -54,6 +54,6 @@ class Verdict:
         if self.start is not None:
             facts[f"first {self.start.count:,}"] = str(self.start)
         if self.accuracy is not None:
-            unsafe = "; may be far too high after this shift" if self.alarm else ""
+            unsafe = "; may be far off after this shift" if self.alarm else ""
             facts["accuracy"] = f"estimated {self.accuracy}{unsafe}"
         return Shown(self._finding(), facts)

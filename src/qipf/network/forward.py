@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qipf.errors import QIPFError, QIPFInputError
+from qipf.errors import QIPFError, QIPFInputError, QIPFScoreWarning, warn
 from qipf.export.program import Example, reason
 
 
@@ -224,6 +224,10 @@ ACTIVATIONS = frozenset(
 )  # fmt: skip
 
 
+#: Inputs of which none has a logit below 0 or above 1, if the output is no probability.
+MANY = 16
+
+
 class _Activations(TorchFunctionMode):
     """Records the activations of a forward pass."""
 
@@ -239,15 +243,31 @@ class _Activations(TorchFunctionMode):
 
 
 def require_logits(run: Callable[[], Any]) -> None:
-    """Raise if the network, which `run` calls, ends in a softmax or sigmoid."""
+    """Raise if the network, which `run` calls, ends in a softmax or sigmoid, or gives classes.
+
+    Warn if it gives one number that looks like a probability.
+    """
     with _Activations() as activations:
         logits = logits_of(run())
+    if not logits.is_floating_point():
+        raise QIPFInputError(
+            f"The network gives {str(logits.dtype).removeprefix('torch.')}, but the field needs raw "
+            "logits, which are real numbers. Pass the network without its last step, such as argmax."
+        )
     for output, name in activations.found:
         if output is logits:
             raise QIPFInputError(
                 f"The network ends in {name}: its output is activated, but the field needs raw "
                 "logits. Pass the network without its last activation."
             )
+    alone = logits.ndim == 1 or logits.shape[1] == 1
+    if alone and len(logits) >= MANY and bool(((logits >= 0) & (logits <= 1)).all()):
+        warn(
+            f"The network gives one number from 0 to 1 for {len(logits)} inputs. If it is the "
+            "probability of class 1, pass the network without its last activation: of a logit, "
+            "all numbers above 0 are class 1.",
+            QIPFScoreWarning,
+        )
 
 
 def device_of(net: nn.Module) -> torch.device:
