@@ -177,6 +177,36 @@ def fitted(net: LayeredNetwork, data: Known, seed: int) -> tuple[LayeredQIPF, Ex
     return model, kept[0], kept[1]
 
 
+def briefly_trained(
+    net: LayeredNetwork, images: Tensor, labels: Tensor, rate: float, epochs: int, seed: int
+) -> None:
+    """Train on a CPU, in bfloat16: AdamW, a one-cycle rate, flips and shifts of whole batches."""
+    random, size = torch.Generator().manual_seed(seed), 128
+    torch.manual_seed(seed)
+    steps = epochs * (len(images) // size)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    net.train()
+    for _ in range(epochs):
+        order = torch.randperm(len(images), generator=random)
+        for part in order[: len(order) // size * size].split(size):
+            batch = unit_range(images[part])
+            flipped = torch.rand(size, generator=random) < 0.5
+            batch[flipped] = batch[flipped].flip(3)
+            right, down = torch.randint(-3, 4, (2,), generator=random).tolist()
+            height, width = batch.shape[2:]
+            padded = torch.nn.functional.pad(batch, (3, 3, 3, 3))
+            batch = padded[:, :, 3 + down : 3 + down + height, 3 + right : 3 + right + width]
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = net(batch)
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels[part])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    net.eval()
+
+
 def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np.ndarray]:
     """All arrays of one network."""
     spec, device = BENCH_NETWORKS[name], torch.device(options.device)
@@ -185,7 +215,11 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
     channels, size = data.dimensions
     net = build(spec.network, channels, len(data.classes), size, seed)[0]
     start = time.perf_counter()
-    train(net, data.train, data.labels, recipe, seed=seed, device=device)
+    if options.brief:
+        rate = recipe.learning_rate
+        briefly_trained(net, data.train, data.labels, rate, recipe.epochs, seed)
+    else:
+        train(net, data.train, data.labels, recipe, seed=seed, device=device)
     after = time.perf_counter()
     model, held, tuning = fitted(net, data, seed)
     print(f"{name}-{seed}: trained in {after - start:.0f} s, fitted in", end=" ")
@@ -268,6 +302,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", required=True)
     parser.add_argument("--seed", type=int, nargs="+", default=[0], dest="seeds")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--brief", action="store_true", help="train on a CPU, in bfloat16")
     parser.add_argument("--test", type=int, default=1500)
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--device", default="cpu")
