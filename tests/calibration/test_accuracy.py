@@ -143,6 +143,10 @@ def test_the_function_takes_a_calibration_and_tensors(rng):
     [
         (lambda: estimate_accuracy([1.0], Calibration([1.0])), "no known errors"),
         (lambda: estimate_accuracy([1.0], [1.0]), "a Calibration is needed, got list"),
+        (
+            lambda: estimate_accuracy(np.ones((9, 4)), Calibration([1.0], [True])),
+            r"got shape \(9, 4\)\. Pass model\(inputs\)",
+        ),
         (lambda: AccuracyEstimator([1.0], [True], "isotonc"), "Did you mean 'isotonic'"),
         (lambda: AccuracyEstimator([1.0], [True]).estimate([]), "uncertainty is empty"),
         (lambda: AccuracyEstimator([1.0], [True]).estimate([1.0], 95), "Try 0.95."),

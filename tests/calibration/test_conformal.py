@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from qipf import QIPFInputError, QIPFNotFittedError
+from qipf import QIPF, QIPFInputError, QIPFNotFittedError
 from qipf.calibration import conformal
 from qipf.calibration.conformal import Calibration
 
@@ -136,6 +136,8 @@ def test_a_calibrated_model_has_a_calibration_and_nothing_else_has():
     model.calibration_ = None
     with pytest.raises(QIPFNotFittedError, match="This Model is not calibrated"):
         conformal.calibration_of(model)
+    with pytest.raises(QIPFNotFittedError, match="not fitted yet"):
+        conformal.calibration_of(QIPF())
     with pytest.raises(QIPFInputError, match="or a Calibration is needed, got list"):
         conformal.calibration_of([1.0])
 

@@ -98,6 +98,7 @@ def test_export_takes_the_rule_of_a_model(monkeypatch, capsys, held_out):
         ("held.npy --min-coverage 0.1", "no labels, so no accept rule can be made"),
         ("held.npz --max-risk 2", "max_risk must lie between 0 and 1"),
         ("held.npz --max-risk 0.1 --min-coverage 0.9", "--max-risk or --min-coverage, not both"),
+        ("held.npz --confidence 0.9", "--confidence is for an accept rule. Add --max-risk"),
         ("narrow.npy", "narrow.npy has 3 logits a row"),
         ("held.npz -o held.npz", "held.npz is an input"),
         ("no.npz", "There is no file no.npz"),

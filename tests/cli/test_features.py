@@ -18,6 +18,7 @@ def arrays(tmp_path, monkeypatch):
         np.savez(f"{name}.npz", logits=logits, labels=labels, **features)
     np.savez("test.npz", logits=FRESH[1], **FRESH[0])
     np.savez("bare.npz", **FRESH[0])
+    np.savez("layerless.npz", logits=TRAIN[1], labels=TRAIN[2])
     return tmp_path
 
 
@@ -79,6 +80,7 @@ def test_two_copies_of_one_name_are_refused(monkeypatch, capsys, arrays):
     [
         (("fit", "test.npz"), "test.npz has no array labels"),
         (("fit", "bare.npz"), "bare.npz has no array logits; it has early, deep"),
+        (("fit", "layerless.npz"), "add one array (n, d) per layer"),
         (("fit", "none.npz"), "There is no file none.npz"),
         (("fit", "train.npz", "--max-risk", 0.1), "--max-risk needs held-out data"),
     ],

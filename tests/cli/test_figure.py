@@ -46,7 +46,7 @@ def test_figures_are_written(monkeypatch, capsys, tiny_run, tmp_path, name, opti
         (("severity", *AT[:3], "shear"), "Unknown corruption of tiny_mlp in this run 'shear'"),
         (("severity", *AT[:2], "--method", "entrpy"), "Unknown method of this run 'entrpy'"),
         (("detection", "--network", "tiny_mpl", *AT[2:]), "Unknown network of this run 'tiny_mpl'"),
-        (("field", *AT[:5], "3"), "Unknown level of rotation on tiny_mlp '3'"),
+        (("field", *AT[:5], "3"), "Unknown level of rotation on tiny_mlp '3'. Known: 15, 30, 90."),
         (("detection", *AT, "--seed", "5"), "seed 5"),
     ],
 )

@@ -179,10 +179,12 @@ def test_a_good_field_says_nothing():
 
 def test_repr_shows_the_parameters_and_then_what_was_measured():
     field = QIPF(max_centers=500).fit(*labelled())
-    assert repr(field) == f"QIPF(max_centers=500), fitted: {field.detection_}"
+    assert repr(field) == f"QIPF(max_centers=500), error detection: {field.detection_}"
     assert repr(clone(field)) == repr(QIPF(max_centers=500)) == "QIPF(max_centers=500)"
     assert str(field.detection_) in field.summary()
     assert "QIPF(max_centers=500)" in repr(make_pipeline(StandardScaler(), field))
+    field.calibrate(labelled(90, seed=1)[0])
+    assert repr(field) == "QIPF(max_centers=500), calibrated on 90 predictions"
 
 
 @pytest.mark.parametrize("agreeing", [0.0, 0.1])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
+import qipf
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFTypeError
 from qipf.io.atomic import (
     atomic_write,
     checked_name,
@@ -199,3 +200,20 @@ def test_drafts_that_killed_processes_left_are_removed(tmp_path):
     (tmp_path / "link").symlink_to(other)
     remove_drafts([tmp_path / "link", tmp_path / "none" / "x"])
     assert own[0] not in tmp_path.iterdir()
+
+
+@pytest.mark.parametrize("path", [None, 3, ["a"], b"a"])
+def test_a_path_of_another_type_is_rejected_wherever_one_is_taken(path):
+    field = qipf.QIPF(bandwidth=1.0).fit([[0.0, 1.0], [1.0, 0.0]]).calibrate([[0.5, 0.5]])
+    monitor = qipf.ShiftMonitor(field)
+    for take in (
+        checked_output,
+        field.save,
+        lambda path: qipf.save(field, path),
+        qipf.load,
+        monitor.save,
+        lambda path: qipf.ShiftMonitor.load(path, field),
+        lambda path: qipf.report(field, ([[0.5, 0.5]],), path),
+    ):
+        with pytest.raises(QIPFTypeError, match="must be a string or a pathlib.Path, got "):
+            take(path)

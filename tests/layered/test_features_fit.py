@@ -148,6 +148,8 @@ def test_invalid_use_is_rejected():
         FeatureQIPF(effort="faster").fit(features, logits, labels)
     with pytest.raises(QIPFInputError, match="labels must hold classes 0..3"):
         FeatureQIPF().fit(features, logits, labels + 1)
+    with pytest.raises(QIPFInputError, match="labels are needed"):
+        FeatureQIPF().fit(features, logits, None)
     with pytest.raises(QIPFInputError, match="needs at least a few dozen"):
         FeatureQIPF().fit({"a": np.ones((1, 2))}, np.ones((1, 3)), [0])
     with pytest.raises(QIPFInputError, match="have .* numbers per prediction"):

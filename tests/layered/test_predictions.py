@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from qipf import FeatureQIPF, QIPFInputError
 from qipf.layered.predictions import checked_copies, checked_predictions, noisy_copies
@@ -69,6 +70,11 @@ def test_classes_of_one_example_each_cannot_perturb_others():
         ),
         (lambda f, y: ({**f, "deep": f["deep"] > 0}, y), "must be a dense array of real numbers"),
         (lambda f, y: ({**f, "deep": [["a"]] * 9}, y), r"features\['deep'\] must hold numbers"),
+        (lambda f, y: ({**f, "deep": None}, y), r"\['deep'\] must hold numbers, got None"),
+        (
+            lambda f, y: ({**f, "deep": csr_matrix(f["deep"])}, y),
+            r"\['deep'\] must be dense, got a sparse matrix. Pass its toarray\(\)",
+        ),
         (lambda f, y: ({**f, "logits": f["deep"]}, y), "a layer named 'logits'"),
         (lambda f, y: (f, y[:, 0]), r"logits must have shape \(n, classes\), got \(9,\)"),
         (lambda f, y: (f, y + np.inf), "logits has 9 rows with NaN or inf"),

@@ -194,6 +194,16 @@ def test_logits_are_scored_by_the_model(field):
     assert by_logits.seen == 201
 
 
+def test_a_prediction_of_the_model_takes_the_place_of_its_inputs(field):
+    stream = make_logits(100, seed=5)
+    model = qipf.wrap(torch.nn.Identity(), field=field)
+    scores = field.both_scores(stream)
+    found = qipf.Prediction(stream, stream.argmax(1), scores[0], novelty=scores[1])
+    for made_of in (field, model):
+        by_inputs, by_prediction = (ShiftMonitor(made_of) for _ in range(2))
+        assert by_prediction.update(found) == by_inputs.update(stream)
+
+
 def test_any_model_with_a_calibration_and_uncertainty_can_be_monitored(rng):
     class Model:
         calibration_ = Calibration(rng.normal(size=50))
@@ -447,10 +457,13 @@ def test_of_an_input_with_several_predictions_one_is_drawn():
 
     scores = torch.arange(120.0).reshape(10, 3, 4)
     monitor, expected = ShiftMonitor(Model()), ShiftMonitor(Model.calibration_)
+    of_predictions = ShiftMonitor(Model())
     for part in (scores[:4], scores[4:]):
         drawn = one_per_input(part.shape, expected.seen)
         expected.update_scores(part.flatten()[drawn])
         assert monitor.update(part) == expected.verdict()
+        found = qipf.Prediction(part[:, None], part.long(), part)
+        assert of_predictions.update(found) == expected.verdict()
     assert monitor.seen == 10
 
 

@@ -78,7 +78,7 @@ def test_labels_are_flattened_like_the_rows():
 @pytest.mark.parametrize(
     ("name", "labels", "phrase"),
     [
-        ("binary", [0, 2, 0, 0, 0], "classes 0..1, got 2 in 1 of 5 rows (first: row 1)"),
+        ("binary", [0, 2, 0, 0, 0], "two classes, got 2 in 1 of 5 rows (first: row 1)"),
         ("binary", [0, 0.5, 0, 0, 0], "integers"),
         ("multiclass", [0, 1, 2, -100, 0], "got -100 in 1 of 5 rows"),
         ("multilabel", np.zeros(5), "shape (5, 3), one class per prediction"),

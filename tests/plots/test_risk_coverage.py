@@ -109,5 +109,16 @@ def test_unknown_errors_raise(ax):
     for data in (None, (LOGITS[:50],)):
         with pytest.raises(QIPFInputError, match="errors of these predictions are unknown"):
             field.calibrate(torch.randn(50, 3)).plot_risk_coverage(data, ax=ax)
+    for data, got in (
+        ([held_out(2)], "list of batches"),
+        ([held_out(2), held_out(3)], "list of batches"),
+        ((*held_out(2), 1), "tuple of length 3"),
+    ):
+        with pytest.raises(QIPFInputError, match=rf"QIPF pass \(logits, labels\), got a {got}"):
+            field.plot_risk_coverage(data, ax=ax)
+    logits, truth = held_out(2)
+    for data in (((features(2), logits), truth), (((features(2), logits), truth),), ()):
+        with pytest.raises(QIPFInputError, match=r"pass \(features, logits, labels\), got a tup"):
+            FeatureQIPF().plot_risk_coverage(data, ax=ax)
     with pytest.raises(QIPFInputError, match="must be a tuple of the arrays .* got Tensor"):
         field.plot_risk_coverage(LOGITS, ax=ax)

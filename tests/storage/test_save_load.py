@@ -275,8 +275,10 @@ def test_describe_lists_layers():
 
 def test_what_cannot_be_saved_is_rejected_before_anything_is_written(tmp_path, net, field):
     target = tmp_path / "field.qipf"
-    with pytest.raises(QIPFInputError, match="can be saved, got dict"):
+    with pytest.raises(QIPFInputError, match=r"can be saved, got dict\.$"):
         qipf.save({"centers": 1}, target)
+    with pytest.raises(QIPFInputError, match=r"got ShiftMonitor. Call its own method save\(path"):
+        qipf.save(qipf.ShiftMonitor(qipf.Calibration([1.0])), target)
     model = qipf.wrap(net, "1", pooling=lambda output: output).fit(inputs().split(20))
     with pytest.raises(QIPFInputError, match="pooling is a function"):
         qipf.save(model, target)

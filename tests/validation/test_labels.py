@@ -42,8 +42,9 @@ def test_labels_of_any_kind_are_integers(labels):
 @pytest.mark.parametrize(
     ("labels", "phrase"),
     [
-        (["cat", "dog"], "not numbers"),
-        ([0, None], "not numbers"),
+        (["cat", "dog"], "must hold numbers, got dtype <U3. A label is the index of the class"),
+        ([0, None], "must hold numbers, got dtype object"),
+        ([0, [1]], "must hold numbers (setting an array element"),
         ([0.5, 1.0], "integers"),
         ([np.nan, 1.0], "integers"),
         ([np.inf, 1.0], "integers"),
@@ -63,6 +64,11 @@ def test_another_shape_is_rejected_and_is_not_an_error_of_values():
             checked_labels(labels, 2, 3, "y")
         assert not isinstance(caught.value, LabelValueError)
         assert ("Pass labels.reshape(-1)" in str(caught.value)) == (labels == [[0], [1]])
+
+
+def test_missing_labels_are_named():
+    with pytest.raises(QIPFInputError, match="labels are needed"):
+        checked_labels(None, 2, 3, "labels")
 
 
 def test_the_range_is_not_checked_without_a_number_of_classes():
@@ -89,5 +95,5 @@ def test_one_logit_is_of_class_one_against_class_zero():
     # class 1 is predicted where z > 0
     assert errors_of(rows, [0, 0, 0], "y").tolist() == [False, False, True]
     assert errors_of(rows, [1, 1, 1], "y").tolist() == [True, True, False]
-    with pytest.raises(LabelValueError, match=re.escape("classes 0..1, got 2 in ")):
+    with pytest.raises(LabelValueError, match="one or two logits stand for two classes, got 2 in "):
         errors_of(rows, [0, 1, 2], "y")

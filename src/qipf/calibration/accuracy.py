@@ -296,6 +296,11 @@ def estimate_accuracy(
         method or ("threshold" if getattr(predictions, "p_error", None) is None else "log_odds"),
     )
     uncertainty = getattr(predictions, "uncertainty", predictions)
+    if uncertainty is predictions and np.ndim(predictions) > 1:
+        raise QIPFInputError(
+            "predictions must be what the model says, model(inputs), or one uncertainty per "
+            f"prediction, got shape {tuple(np.shape(predictions))}. Pass model(inputs)."
+        )
     predicted = None if label_shift else getattr(predictions, "predicted", None)
     if predicted is not None and np.shape(predicted) != np.shape(uncertainty):  # of each pixel
         predicted = None

@@ -204,6 +204,8 @@ def calibration_of(model: Any) -> Calibration:
     if isinstance(calibration, Calibration):
         return calibration
     if hasattr(model, "calibrate"):
+        if hasattr(model, "_require_fitted"):
+            model._require_fitted()
         raise QIPFNotFittedError(
             f"This {type(model).__name__} is not calibrated. Call calibrate() with held-out data "
             "first."

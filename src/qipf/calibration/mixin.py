@@ -228,7 +228,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         """Write the fitted model, without its network, to one file; see `qipf.save`."""
         self._require_fitted()
         self._require_saveable()
-        path = checked_output(Path(path))
+        path = checked_output(path)
         header, arrays = self.state()
         data = encode({**written_by(), **header}, arrays)
         self.from_state(*decode(data, str(path)), str(path))  # only loadable files are written

@@ -27,18 +27,25 @@ class PlotMixin:
     #: The method of the benchmark in whose style the model is drawn.
     drawn_as = "qipf"
 
+    #: The arrays that `calibrate` takes; labels, the last, may be missing.
+    takes: tuple[str, ...] = ("logits", "labels")
+
     if TYPE_CHECKING:
 
         def _outcomes(self, *data: Any, **options: Any) -> Outcomes: ...
 
     def _outcomes_of(self, data: Any) -> Outcomes:
         """Outcomes of labelled data, given as one argument."""
-        if not isinstance(data, (tuple, list)):
-            raise QIPFInputError(
-                "The data must be a tuple of the arrays that calibrate() takes, such as (logits, "
-                f"labels), got {type(data).__name__}."
-            )
-        return self._outcomes(*data)
+        got = type(data).__name__
+        if isinstance(data, (tuple, list)):
+            if len(data) in (len(self.takes) - 1, len(self.takes)) and not _is_batch(data[0]):
+                return self._outcomes(*data)
+            batches = len(data) > 0 and _is_batch(data[0])
+            got = f"a {got} of {'batches' if batches else f'length {len(data)}'}"
+        raise QIPFInputError(
+            "The data must be a tuple of the arrays that calibrate() takes: for "
+            f"{type(self).__name__} pass ({', '.join(self.takes)}), got {got}."
+        )
 
     def plot_risk_coverage(
         self,
@@ -117,3 +124,12 @@ class PlotMixin:
         label = type(self).__name__ if name is None else name
         curves = {label: (self.drawn_as, own), "softmax entropy": ("entropy", entropy)}
         return draw_severity(sorted(levels), rates, curves, metric, ax, **style)
+
+
+def _is_batch(part: Any) -> bool:
+    """Whether a part of the data is itself a tuple of arrays, as a loader yields them."""
+    if not isinstance(part, (tuple, list)):
+        return False
+    while isinstance(part, (tuple, list)) and part:
+        part = part[0]
+    return isinstance(part, Mapping) or getattr(part, "ndim", 0) > 1

@@ -43,7 +43,9 @@ def calibrate(
             "p-value of at most this, such as 0.01."
         ),
     ] = None,
-    confidence: Annotated[float, Option(help="Confidence of the rule's guarantee.")] = 0.95,
+    confidence: Annotated[
+        float | None, Option(help="Confidence of the rule's guarantee. Default: 0.95.")
+    ] = None,
     output: Annotated[
         Path | None,
         Option("--output", "-o", help="File to write. Default: the model file is replaced."),
@@ -77,6 +79,10 @@ def calibrate(
         raise QIPFInputError("Give --max-risk or --min-coverage, not both.")
     if min_novelty_p is not None and max_risk is None:
         raise QIPFInputError("--min-novelty-p is for a rule of --max-risk. Give both.")
+    if confidence is not None and max_risk is None and min_coverage is None:
+        raise QIPFInputError(
+            "--confidence is for an accept rule. Add --max-risk or --min-coverage, which make one."
+        )
     if labels is not None and wrong is not None:
         raise QIPFInputError("Give --labels or --wrong, not both.")
     output = model if output is None else output
@@ -97,7 +103,7 @@ def calibrate(
         block,
         max_risk,
         min_coverage,
-        confidence,
+        0.95 if confidence is None else confidence,
         are_errors=wrong is not None,
         min_novelty_p=min_novelty_p,
     )

@@ -64,6 +64,10 @@ def fit(
     features, logits, labels = _arrays(train)
     if labels is None:
         raise QIPFInputError(f"{train} has no array labels, which the fields of the classes need.")
+    if not features:
+        raise QIPFInputError(
+            f"{train} has no array of a layer: add one array (n, d) per layer, by its name."
+        )
     names = [path.stem for path in perturbed or []]
     if len(set(names)) < len(names):
         raise QIPFInputError(

@@ -176,7 +176,7 @@ def checked_path(path: Path | str) -> Path:
             f"ONNX files need torch 2.5 or newer; this is {torch.__version__}. Update torch."
         )
     require_onnx()
-    return checked_output(Path(path), [".onnx"])
+    return checked_output(path, [".onnx"])
 
 
 def write_onnx(

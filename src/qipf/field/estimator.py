@@ -327,9 +327,8 @@ class QIPF(FieldOutputs, OutlierMixin, BaseEstimator):
         return field
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """Parameters that are not the default, and how well a fitted field detects errors."""
-        detection = "" if self.detection_ is None else f", fitted: {self.detection_}"
-        return f"{super().__repr__(N_CHAR_MAX)}{detection}"
+        """Parameters that are not the default, calibration set, error detection and rule."""
+        return ", ".join([super().__repr__(N_CHAR_MAX), *self._about()])
 
     def _is_built(self) -> bool:
         return "offset_" in self.__dict__

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from qipf.errors import QIPFError, QIPFFileError, QIPFInputError
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, QIPFTypeError
 
 #: Codes of errors for a disk, a quota or a file that is full.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -164,7 +164,9 @@ def _locked(lock_path: Path, path: Path, kind: str) -> Iterator[None]:
         yield
 
 
-def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
+def checked_output(
+    path: Path | str, kinds: Sequence[str] = (), inputs: Sequence[Path] = ()
+) -> Path:
     """Return `path` if a file can be written there, before any work is done; raise otherwise.
 
     Parameters
@@ -200,8 +202,19 @@ def checked_output(path: Path, kinds: Sequence[str] = (), inputs: Sequence[Path]
 
 
 def checked_name(path: Path | str) -> Path:
-    """Return a path whose name the system can represent; raise otherwise."""
-    path = Path(path)
+    """Return a path whose name the system can represent; raise otherwise.
+
+    >>> checked_name(None)
+    Traceback (most recent call last):
+    ...
+    qipf.errors.QIPFTypeError: A path must be a string or a pathlib.Path, got NoneType.
+    """
+    try:
+        path = Path(path)
+    except TypeError:
+        raise QIPFTypeError(
+            f"A path must be a string or a pathlib.Path, got {type(path).__name__}."
+        ) from None
     try:
         sound = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:

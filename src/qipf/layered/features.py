@@ -81,6 +81,7 @@ class FeatureQIPF(LayeredModel):
     """
 
     layers = "auto"  # as in the file of a `LayeredQIPF`
+    takes = ("features", "logits", "labels")
     perturbed_: tuple[str, ...]
 
     def __init__(

@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from qipf.errors import QIPFInputError, first_line
+from qipf.errors import QIPFInputError
 from qipf.layered.perturbations import perturbed, strengths
 from qipf.layered.tuning import FEWEST
 from qipf.network.features import LayerSite, Rows
 from qipf.network.pooling import pooled_features
-from qipf.validation.arrays import as_tensor, require_finite, usable_rows
+from qipf.validation.arrays import number_tensor, require_finite, usable_rows
 from qipf.validation.labels import are_probabilities, class_logits
 
 #: Side of a layer site whose rows are given.
@@ -162,10 +161,7 @@ def checked_copies(
 
 def _tensor(value: Any, name: str) -> Tensor:
     """Real numbers as a tensor in float32 or float64."""
-    try:
-        found = value.detach() if isinstance(value, Tensor) else as_tensor(np.asarray(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise QIPFInputError(f"{name} must hold numbers ({first_line(error)}).") from error
+    found = number_tensor(value, name).detach()
     if found.is_complex() or found.dtype == torch.bool or found.layout is not torch.strided:
         raise QIPFInputError(f"{name} must be a dense array of real numbers, got {found.dtype}.")
     if found.dtype in (torch.float32, torch.float64):

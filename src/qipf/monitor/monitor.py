@@ -13,6 +13,7 @@ from qipf.calibration.accuracy import AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
+from qipf.calibration.prediction import Prediction
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
@@ -193,6 +194,7 @@ class ShiftMonitor:
         A `QIPF` takes logits, one row or many; a model with a network takes the network's inputs.
         A prediction with NaN or inf in its logits ranks highest and is counted as abstained. Of an
         input with several predictions (pixels, labels) one is drawn; there, NaN and inf raise.
+        Where the model has made its `Prediction` already, that takes the place of the inputs.
         """
         if self.model is None:
             raise QIPFInputError(
@@ -204,14 +206,19 @@ class ShiftMonitor:
                 "The model was fitted or calibrated again after this monitor was made, so its "
                 "scores do not compare with the monitor's calibration set. Make a new monitor."
             )
-        if isinstance(self.model, QIPF):
+        scores: tuple[Any, ...]
+        if len(batch) == 1 and isinstance(batch[0], Prediction):
+            both = (batch[0].uncertainty, batch[0].novelty)
+            scores = tuple(score for score in both if score is not None)
+        elif isinstance(self.model, QIPF):
             if len(batch) != 1 or options:
                 raise QIPFInputError(
                     f"update takes one batch of logits for a QIPF, got {len(batch) + len(options)} "
                     "arguments."
                 )
             return self.update_scores(*logit_scores(self.model, self._scores, *batch))
-        scores = network_scores(self._scores, batch, options)
+        else:
+            scores = network_scores(self._scores, batch, options)
         with self._lock:
             shape, device = np.shape(scores[0]), getattr(scores[0], "device", None)
             if len(shape) > 1 and device is not None:

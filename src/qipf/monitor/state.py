@@ -82,7 +82,7 @@ class State:
 
 def write_state(path: Path | str, parameters: Mapping[str, Any], state: State) -> None:
     """Write a state, with digest, alpha, window, seed and notes as parameters, atomically."""
-    path = checked_output(Path(path))
+    path = checked_output(path)
     if not _are_notes(parameters["notes"]):
         raise QIPFInputError("notes must be a dict of strings to integers or strings.")
     header = {

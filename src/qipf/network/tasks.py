@@ -119,8 +119,8 @@ def task_of(task: Any, output: Tensor, labels: Any, ignore_index: int = IGNORED)
     if output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1):
         if labels is not None and not _zeros_and_ones(labels):
             raise QIPFInputError(
-                "The network gives one number per input, and the labels are not 0 and 1. "
-                + REGRESSION
+                "The network has one logit per input, and the labels are not 0 and 1. For more "
+                f"classes it needs a logit for each. {REGRESSION}"
             )
         return Task("binary", ignore_index)
     if output.ndim >= 4:

@@ -89,7 +89,7 @@ def write_page(path: Path | str, page: str) -> Path:
 
 def checked_page(path: Path | str) -> Path:
     """The path, if a page can be written there; call it before long work."""
-    return checked_output(Path(path), (".html", ".htm"))
+    return checked_output(path, (".html", ".htm"))
 
 
 @cache

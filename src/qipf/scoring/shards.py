@@ -17,7 +17,7 @@ from pathlib import Path
 
 from qipf.errors import QIPFError, QIPFInputError
 from qipf.field.estimator import QIPF
-from qipf.io.atomic import draft_file, locked_folder, publish, remove_drafts
+from qipf.io.atomic import checked_name, draft_file, locked_folder, publish, remove_drafts
 from qipf.io.logits.parquet_files import batch_block, parquet_file, pyarrow, read_batches
 from qipf.progress import progress_bar
 from qipf.scoring.provenance import as_metadata, unchanged
@@ -93,8 +93,8 @@ def score_shards(
     ['id', 'predicted', 'uncertainty', 'outlier', 'novelty']
     """
     checked_field(field)
-    output = Path(output)
-    shards = find_shards(field, Path(folder), output, columns, modes, results)
+    output = checked_name(output)
+    shards = find_shards(field, checked_name(folder), output, columns, modes, results)
     with locked_folder(output):
         done = finished_shards(shards, output, overwrite)
         kept = len(done)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
 from qipf.field.estimator import QIPF
+from qipf.io.atomic import checked_name
 from qipf.io.logits.reading import open_table
 from qipf.io.logits.writing import table_writer
 from qipf.progress import progress_bar
@@ -99,7 +100,7 @@ def score_table(
     """
     table = open_table(path, columns, labels=None, finite=not propagates(field.nan_policy))
     require_width(table.path, table.dimension, field)
-    output, scored = Path(output), Scored()
+    output, scored = checked_name(output), Scored()
     single = output.suffix.lower() == ".npy"
     names = result_names(field, modes, () if single and results is None else results)
     with table_writer(output) as write, progress_bar("scoring", table.rows, unit="row") as bar:

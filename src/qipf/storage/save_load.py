@@ -54,10 +54,10 @@ def save(
     if not isinstance(saved, AcceptRule):
         raise QIPFInputError(
             "Only a QIPF, a wrapped model, a LayeredQIPF, a FeatureQIPF or an accept rule can be "
-            "saved, got "
-            f"{type(saved).__name__}."
+            f"saved, got {type(saved).__name__}."
+            + (" Call its own method save(path)." if hasattr(saved, "save") else "")
         )
-    path = checked_output(Path(path))
+    path = checked_output(path)
     with atomic_write(path) as file:
         file.write(encode({**written_by(), "kind": "rule", "rule": rule_values(saved)}, {}))
 
@@ -183,7 +183,7 @@ def save_calibration(field: QIPF, source: Path | str, path: Path | str) -> None:
 
     `field` comes from `load_field(source)`; a wrapped model keeps its layer and fingerprint.
     """
-    path = checked_output(Path(path))
+    path = checked_output(path)
     header, arrays = read_file(source)
     decisions, held_out = calibration_state(field)
     kept = {name: array for name, array in arrays.items() if name not in ARRAYS}

@@ -8,10 +8,11 @@ from typing import Any, Protocol, overload
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from qipf.errors import QIPFError, QIPFInputError, QIPFTypeError
+from qipf.errors import QIPFError, QIPFInputError, QIPFTypeError, first_line
 
 #: Types converted to float32; other types that are not float32 are converted to float64.
 _HALF = (torch.float16, torch.bfloat16)
@@ -137,6 +138,29 @@ def as_tensor(array: np.ndarray) -> Tensor:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def number_tensor(values: Any, name: str) -> Tensor:
+    """Numbers of any kind as a tensor; raises for what has none, or is a sparse matrix of SciPy.
+
+    >>> number_tensor(["cat", "dog"], "y")
+    Traceback (most recent call last):
+    ...
+    qipf.errors.QIPFInputError: y must hold numbers, got dtype <U3.
+    """
+    if isinstance(values, Tensor):
+        return values
+    if issparse(values):
+        raise QIPFInputError(f"{name} must be dense, got a sparse matrix. Pass its toarray().")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise QIPFInputError(f"{name} must hold numbers ({first_line(error)}).") from error
+    try:
+        return as_tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:  # whose message lists torch's types
+        got = "None" if values is None else f"dtype {array.dtype}"
+        raise QIPFInputError(f"{name} must hold numbers, got {got}.") from error
 
 
 class NonFiniteRowsError(QIPFInputError):

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from qipf.errors import QIPFInputError, first_line
-from qipf.validation.arrays import as_tensor, require_data
+from qipf.errors import QIPFInputError
+from qipf.validation.arrays import number_tensor, require_data
 from qipf.validation.scores import checked_flags
 
 
@@ -23,12 +22,14 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     >>> checked_labels([0, 2], 2, 3, "y")
     tensor([0, 2])
     """
+    if labels is None:
+        raise QIPFInputError(f"{name} are needed: pass the index of each true class.")
     try:
-        values = labels if isinstance(labels, Tensor) else as_tensor(np.asarray(labels))
-    except (TypeError, ValueError, RuntimeError) as error:
+        values = number_tensor(labels, name)
+    except QIPFInputError as error:
         raise LabelValueError(
-            f"{name} must hold the index of each true class, got values that are not numbers "
-            f"({first_line(error)})."
+            f"{error} A label is the index of the class among the logits: for class names pass "
+            "[names.index(label) for label in labels], with names in the order of the logits."
         ) from error
     require_data(values, name)
     if values.shape != (count,):
@@ -46,9 +47,10 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     if len(outside):
         found = sorted(set(values[outside].tolist()))
         shown = ", ".join(map(str, found[:5])) + (", …" if len(found) > 5 else "")
+        few = ", because one or two logits stand for two classes" if classes == 2 else ""
         raise LabelValueError(
-            f"{name} must hold classes 0..{classes - 1}, got {shown} in {len(outside)} of {count} "
-            f"rows (first: row {int(outside[0])})."
+            f"{name} must hold classes 0..{classes - 1}{few}, got {shown} in {len(outside)} of "
+            f"{count} rows (first: row {int(outside[0])})."
             + (" Classes are numbered from 0: subtract 1." if _from_one(values, classes) else "")
         )
     return values

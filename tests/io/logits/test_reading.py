@@ -185,7 +185,7 @@ def test_marks_quotes_and_empty_lines(tmp_path, one_row_blocks):
             "line 4: the column 'logit_1' holds 'cat', not a number",
         ),
         ("logit_0,logit_1\n1,\n", "line 2: the column 'logit_1' is empty. Drop the row, or"),
-        ("logit_0,logit_1\n1,2\n1,nan\n", "line 3: logit_1 is nan"),
+        ("logit_0,logit_1\n1,2\n1,nan\n", "line 3: logit_1 is nan. Drop rows with NaN or inf"),
         ("logit_0,logit_1\n-inf,2\n", "line 2: logit_0 is -inf"),
         ("logit_0,logit_1,label\n1,2,0\n1,2,2\n", "line 3: the label is '2.0'"),
         ("logit_0,logit_1,label\n1,2,cat\n", "line 2: the column 'label' holds 'cat'"),

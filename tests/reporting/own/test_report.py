@@ -118,4 +118,6 @@ def test_invalid_arguments_raise_before_the_work(path):
         qipf.report(FIELD, held_out(2), path.with_suffix(".txt"))
     with pytest.raises(QIPFInputError, match="tuple of the arrays"):
         qipf.report(FIELD, LOGITS, path)
+    with pytest.raises(QIPFInputError, match=r"order is report\(model, data, path\)"):
+        qipf.report(FIELD, path, held_out(2))
     assert not path.exists()

@@ -102,8 +102,8 @@ def _numbers(
         found = f"holds {values[row]!r}, not a number."
         if not values[row].strip():
             found = (
-                "is empty. Drop the row, or write nan, which qipf score --nan-policy propagate "
-                "gives no scores."
+                "is empty. Drop the row, or write nan (qipf score --nan-policy propagate gives it "
+                "no scores; fit and calibrate always raise)."
             )
         raise QIPFInputError(f"{path}, {where(row)}: the column {name!r} {found}") from None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from qipf.errors import QIPFError, QIPFInputError
+from qipf.io.atomic import checked_name
 from qipf.io.inputs import checked_input, file_version, reading, require_unchanged
 from qipf.io.logits.columns import AUTO
 from qipf.io.logits.csv_files import open_csv
@@ -48,7 +49,7 @@ def open_table(
     >>> table.rows, table.columns, [block.logits.tolist() for block in table.blocks()]
     (2, ('logit_0', 'logit_1'), [[[1.5, -2.0], [0.0, 3.0]]])
     """
-    path = _readable(Path(path))
+    path = _readable(checked_name(path))
     own = labels is not None and labels.lower().endswith(".npy")
     version = file_version(path)
     with reading(path):

@@ -82,8 +82,8 @@ def require_finite(
         return
     raise QIPFInputError(
         f"{path}, {where(int(rows[0]))}: {columns[at[0]]} is {logits[rows[0], at[0]]}. "
-        "Drop rows with NaN or inf, or repair them; qipf score --nan-policy propagate gives them "
-        "no scores."
+        "Drop rows with NaN or inf, or repair them. (qipf score --nan-policy propagate gives them "
+        "no scores; fit and calibrate always raise.)"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qipf._version import __version__
 from qipf.calibration.mixin import CalibrationMixin
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, QIPFTypeError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
 from qipf.io.logits.columns import AUTO
@@ -132,6 +132,11 @@ def report(model: Any, data: Any, path: Path | str, *, max_risk: float | None = 
     ...     report(field, (logits[400:],), f"{folder}/page.html")
     Study(200 predictions)
     """
+    if isinstance(data, (str, Path)):
+        raise QIPFTypeError(
+            f"data must be test data as calibrate() takes it, got the path {str(data)!r:.80}. The "
+            "order is report(model, data, path)."
+        )
     output = checked_page(path)
     if not isinstance(model, CalibrationMixin):
         raise QIPFInputError(

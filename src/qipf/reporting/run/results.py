@@ -182,8 +182,10 @@ class Run:
         """The level, if it was measured."""
         known = self.levels(network, corruption)
         if level not in known:
-            name = f"level of {corruption} on {network}"
-            raise unknown_name(name, f"{level:g}", [f"{each:g}" for each in known])
+            raise QIPFInputError(
+                f"Unknown level of {corruption} on {network} '{level:g}'. Known: "
+                f"{', '.join(f'{each:g}' for each in known)}."
+            )
         return level
 
     def curve(self, network: str, corruption: str, method: str, metric: str) -> Curve:
