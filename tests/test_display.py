@@ -149,7 +149,7 @@ def explanation(name="softmax", novelty=0.5):
 
 
 def test_an_explanation_in_a_notebook():
-    assert repr(explanation()) == "Explanation(class 1, uncertainty -2, unlike the training data)"
+    assert repr(explanation()) == "Explanation(class 1, uncertainty -2, novelty above zero)"
     assert repr(explanation(novelty=None)) == "Explanation(class 1, uncertainty -2)"
     html = explanation(EVIL)._repr_html_()
     assert "<script" not in html

@@ -1,3 +1,4 @@
+import re
 import sys
 
 import pytest
@@ -31,8 +32,23 @@ def test_elsewhere_there_are_lines(watched, monkeypatch, capsys, total):
     assert all(line.startswith("letters: ") for line in lines)
     of = "" if total is None else " of 4"
     assert any(line.startswith(f"letters: 2{of}, ") for line in lines)
-    assert all(("left" in line) == (total is not None) for line in lines)
+    begun = [line for line in lines if not line.startswith("letters: 0")]
+    assert all(("left" in line) == (total is not None) for line in begun)
     assert not any("\r" in line for line in lines)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_time_left_is_estimated_once_two_percent_are_done(watched, monkeypatch, terminal):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with progress.progress_bar("items", total=1000) as bar:
+        bar.start_t -= 60  # a minute ago
+        for done, known in ((1, False), (19, False), (20, True)):
+            bar.n = done
+            text = str(bar)
+            assert f"{done}/1000" in text or f"{done} of 1000" in text
+            found = re.search(r"<(.*?),|, ([^,]*) left", text)
+            estimate = None if found is None else found[1] or found[2]
+            assert (estimate not in (None, "?")) == known, text
 
 
 def test_short_work_prints_no_line(watched, monkeypatch, capsys):

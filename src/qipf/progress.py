@@ -21,8 +21,12 @@ DELAY = 1.0
 #: Seconds before the first line, and between two.
 LINE_DELAY = 10.0
 
-#: A line, where standard error is no terminal, and one of work whose end is not known.
+#: Share of the work to be done before the time left is estimated: first items can take longer.
+EARLY = 0.02
+
+#: A line, where standard error is no terminal; an early one; one of work whose end is not known.
 LINE = "{desc}: {n_fmt} of {total_fmt}, {elapsed} since the start, {remaining} left"
+EARLY_LINE = "{desc}: {n_fmt} of {total_fmt}, {elapsed} since the start"
 OPEN_LINE = "{desc}: {n_fmt}, {elapsed} since the start"
 
 _silent = False
@@ -33,12 +37,35 @@ def silence() -> None:
     global _silent
     _silent = True
     # tqdm's default lock is shared by processes, and leaks when one is killed
-    tqdm.set_lock(threading.RLock())
+    for kind in (tqdm, _Bar):
+        kind.set_lock(threading.RLock())
 
 
 def _has_reader() -> bool:
     """Whether standard error is a terminal, or this is a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class _Bar(tqdm):
+    """A bar that shows no rate and no time left at first."""
+
+    @property
+    def format_dict(self) -> Any:
+        found = super().format_dict
+        return {**found, "rate": 0.0} if _is_early(self) else found
+
+
+class _LineBar(plain_tqdm):
+    """Lines that show no time left at first."""
+
+    @property
+    def format_dict(self) -> Any:
+        found = super().format_dict
+        return {**found, "bar_format": EARLY_LINE} if _is_early(self) else found
+
+
+def _is_early(bar: Any) -> bool:
+    return not bar.disable and bar.total is not None and bar.n < EARLY * bar.total
 
 
 class _Lines:
@@ -81,7 +108,7 @@ def _options(total: int | None) -> tuple[Any, dict[str, Any]]:
         "disable": _silent or os.environ.get("QIPF_QUIET", "") not in ("", "0"),
     }
     if options["disable"] or _has_reader():
-        return tqdm, {**options, "delay": DELAY, "dynamic_ncols": True}
+        return _Bar, {**options, "delay": DELAY, "dynamic_ncols": True}
     line = OPEN_LINE if total is None else LINE
     times = {"delay": LINE_DELAY, "mininterval": LINE_DELAY, "miniters": 1}
-    return plain_tqdm, {**options, **times, "file": _Lines(), "bar_format": line}
+    return _LineBar, {**options, **times, "file": _Lines(), "bar_format": line}

@@ -46,5 +46,11 @@ def test_every_control_works_without_complaint_or_request(browser, own, screen):
             page.click(head)
     # nothing but what scrolls by itself is wider than the screen
     assert page.run("document.documentElement.scrollWidth <= innerWidth")
+    if screen.get("media") != "print":
+        for caption in page.all(".scroll caption"):
+            right = page.run(
+                "arguments[0].closest('.scroll').getBoundingClientRect().right", caption
+            )
+            assert caption.rect["x"] + caption.rect["width"] <= right + 1
     assert page.complaints() == []
     assert page.requests() == []

@@ -1,5 +1,6 @@
 """Explanations say what the numbers say."""
 
+import copy
 import re
 from dataclasses import replace
 
@@ -115,15 +116,11 @@ def test_in_words():
     [
         (-1.0, -2.0, "nothing unusual: the mixture gives class 0 88.0%"),
         (1.0, -2.0, "probably wrong: a prefers class 4 (70.0%)"),
-        (
-            -1.0,
-            2.0,
-            "unlike the training data: the largest term of the novelty is that of energy (2)",
-        ),
+        (-1.0, 2.0, "novelty above zero: the largest term of the novelty is that of energy (2)"),
         (
             1.0,
             2.0,
-            "probably wrong, unlike the training data: a prefers class 4 (70.0%), and the largest "
+            "probably wrong, novelty above zero: a prefers class 4 (70.0%), and the largest "
             "term of the novelty is that of energy (2)",
         ),
     ],
@@ -170,6 +167,29 @@ def test_terms_of_both_scores(model, fresh):
         named = [name for name, _ in told.novelty_terms]
         assert named == ["constant", "energy", layers[-1], "residual", "distance", "mixture"]
     assert Explanation(0, -1e4, 1.0, (), None, None, (), ()).p_error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("novelty", "p_value", "verdict"),
+    [(2.0, 0.0501, "nothing unusual"), (-1.0, 0.05, "unlike the training data")],
+)
+def test_a_novelty_with_a_p_value_is_high_where_that_is_small(novelty, p_value, verdict):
+    told = Explanation(
+        0, -1.0, 0.9, (LayerPosterior("softmax", 1.0, 0, 0.9, 0.9, 1.0),), None, None, (), (),
+        novelty, novelty_terms=(("energy", novelty),), novelty_p_value=p_value,
+    )  # fmt: skip
+    assert told.verdict == verdict
+    assert ("term of the novelty" in told.reason) == (p_value <= 0.05)
+    assert f"novelty {novelty:.3g} (p-value {p_value:.3f})" in str(told)
+    assert f"{novelty:.3g} (p-value {p_value:.3f}) = " in told._repr_html_()
+
+
+def test_p_values_of_a_calibrated_model_are_those_of_its_predictions(model, fresh, data):
+    assert {told.novelty_p_value for told in model.explain(fresh)} == {None}
+    calibrated = copy.deepcopy(model)
+    calibrated._set_calibration(model._outcomes_of([(fresh + 0.1, data[1][: len(fresh)])]))
+    found = [told.novelty_p_value for told in calibrated.explain(fresh)]
+    assert found == calibrated(fresh).novelty_p_value.tolist()
 
 
 def test_in_words_without_layers():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from qipf import FeatureQIPF, QIPFInputError, QIPFNotFittedError
+from qipf import FeatureQIPF, QIPFInputError, QIPFNotFittedError, QIPFWarning
 from qipf.layered.holdout import ONE_IN
 from tests.layered.feature_examples import FEW, FRESH, HELD_OUT, TRAIN, examples
 
@@ -45,6 +45,17 @@ def test_perturbed_copies_are_used_and_told():
     shorter = {"noise": ({name: v[:9] for name, v in noisy.items()}, logits[:9])}
     with pytest.raises(QIPFInputError, match="a copy of each of the 400 training"):
         FeatureQIPF().fit(*TRAIN, perturbed=shorter)
+
+
+@pytest.mark.parametrize("given", ["logits", "probabilities"])
+def test_the_warning_says_when_the_energy_is_nearly_constant(given):
+    features, logits, labels = examples(40, 0)
+    if given == "probabilities":
+        logits = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    with pytest.warns(QIPFWarning, match="the novelty is the energy of the logits") as warned:
+        FeatureQIPF().fit(features, logits, labels)
+    told = [str(w.message) for w in warned if "layers are not used" in str(w.message)]
+    assert ["nearly constant" in text for text in told] == [given == "probabilities"]
 
 
 def test_autocast_does_not_reach_the_fit():

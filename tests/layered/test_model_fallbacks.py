@@ -11,9 +11,11 @@ from qipf.network.features import LayerSite
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 
-ALONE = (
-    "The layers are not used: {}. The uncertainty is that of the softmax alone, and the novelty "
-    "that of the logits' energy, which is constant for probabilities."
+ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone; the novelty "
+ENERGY = "is the energy of the logits."
+FITTED = (
+    "is computed from the energy of the logits, its distance from that of clean inputs, and the "
+    "log-odds of the softmax."
 )
 
 
@@ -28,6 +30,10 @@ def assert_alone(model, inputs):
     told = model.explain(inputs)[0]
     assert told.posteriors[0].share == 1
     assert (told.layer, told.nearest) == (None, ())
+    names = [name for name, _ in told.novelty_terms]
+    assert names == ["constant", "energy", "residual", "distance", "mixture"]
+    assert sum(value for _, value in told.novelty_terms) == pytest.approx(told.novelty)
+    assert model.facts()["novelty"].count("energy") == 1
 
 
 def said(warned):
@@ -42,7 +48,7 @@ def test_few_examples(net, data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
     reason = f"fewer than {FEWEST} examples were left to weight the layers"
-    assert said(warned) == [ALONE.format(reason)]
+    assert said(warned) == [ALONE.format(reason) + ENERGY]
     assert_alone(model, fresh)
 
 
@@ -56,7 +62,8 @@ def test_no_errors_even_when_perturbed(data, fresh):
     assert said(warned) == [
         "There are no training examples of class 1, class 2: the layers use the softmax's "
         "probability.",
-        ALONE.format("the network makes no errors to learn from, even on perturbed inputs"),
+        ALONE.format("the network makes no errors to learn from, even on perturbed inputs")
+        + FITTED,
     ]
     assert_alone(model, fresh)
 

@@ -96,6 +96,17 @@ def test_the_best_of_a_column_is_the_best_of_all_methods():
     assert all(not row for row in bold(summary)[1:])
 
 
+def test_a_note_says_what_our_methods_are():
+    results = [result("n", "zoom", 2, m, 0.5) for m in ("qipf", "qipf_plus", "knn")]
+    results += [result("n", "zoom", 2, "qipf_plus_novelty", 0.6)]
+    text = leaderboard(summarise(results, ["roc_auc"], "all"), 100)
+    note = (
+        "qipf: the paper's method; qipf_plus: LayeredQIPF; qipf_plus_novelty: LayeredQIPF's novelty"
+    )
+    assert f"{note}." in text.splitlines()
+    assert "LayeredQIPF" not in leaderboard(summarise(results[2:3], ["roc_auc"], "all"), 100)
+
+
 @pytest.mark.parametrize("accuracy", [0.0, 1.0])
 def test_nothing_to_detect(accuracy):
     summary = summarise([result("n", "zoom", 2, "qipf", 0.5, accuracy)], ["roc_auc"], "best")

@@ -1,6 +1,8 @@
 """What models with fields of layers share: their mixture at rows of the layers, and its summary."""
 
 import math
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +15,11 @@ from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
-from qipf.layered.error_model import ErrorModel, LogOdds
+from qipf.layered.error_model import ErrorModel
 from qipf.layered.explanation import Explanation, explanations
 from qipf.layered.mixture import evidence_of
 from qipf.layered.mixture_fit import MOST_LAYERS
-from qipf.layered.novelty import NoveltyModel, RowLengths, term_names
+from qipf.layered.novelty import NoveltyModel, RowLengths, named_terms
 from qipf.layered.scorer import RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
 from qipf.network.features import LayerSite, Rows
@@ -149,9 +151,18 @@ class LayeredModel(CalibrationMixin):
         probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
         with full_precision(logits.device):
             found = probabilities, scorer.lengths.beside(evidence, logits, rows)
-        fields = self.layer_fields()
+        held_out = self.calibration_
+        novelties = held_out is not None and held_out.novelty is not None
         return explanations(
-            logits, rows, posteriors, found, scorer.weights, scores, fields, nearest
+            logits,
+            rows,
+            posteriors,
+            found,
+            scorer.weights,
+            scores,
+            self.layer_fields(),
+            nearest,
+            partial(self._p_values, score="novelty") if novelties else None,
         )
 
     def _usable(self, logits: Tensor, rows: Rows, given: str) -> tuple[Tensor, Rows, Tensor | None]:
@@ -213,21 +224,21 @@ class LayeredModel(CalibrationMixin):
         ]
         names = ("layers", "max_centers", "reduction", "max_dimension", "max_tuning", "effort")
         error, novelty = self.error_model_, self.novelty_model_.log_odds
-        last = f"-log density of {self.layers_[-1]}" if self.layers_ else "energy"
+        last = f"-log density of {self.layers_[-1]}" if self.layers_ else None
+        columns = ("constant", "mixture", "softmax", *map(str, self.layers_))
         return {
             "kind": "fields of layers",
             "softmax": f"weight {float(self.weights_[0]):.3f}",
             "layers": "\n".join(layers) or "none",
             "uncertainty": "near the training data "
-            + _terms(error.near, ("constant", "mixture", "softmax", *map(str, self.layers_)))
+            + _listed(zip(columns, error.near.parameters(), strict=True))
             + "; far from it "
-            + _terms(error.far, ("constant", "mixture")),
-            "novelty": _terms(novelty, term_names(last)),
+            + _listed(zip(columns[:2], error.far.parameters(), strict=True)),
+            "novelty": _listed(named_terms(novelty.parameters(), last)),
             "parameters": ", ".join(f"{name}={getattr(self, name)}" for name in names),
         }
 
 
-def _terms(score: LogOdds, names: tuple[str, ...]) -> str:
+def _listed(terms: Iterable[tuple[str, float]]) -> str:
     """The parameters of a score that are not zero, with their names."""
-    found = zip(score.parameters(), names, strict=True)
-    return ", ".join(f"{value:.3g} {name}" for value, name in found if value)
+    return ", ".join(f"{value:.3g} {name}" for name, value in terms if value)

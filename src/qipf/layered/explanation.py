@@ -11,17 +11,18 @@ which are listed too.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from qipf.calibration.prediction import SMALL
 from qipf.display import Shown
 from qipf.layered.class_field import ClassField
 from qipf.layered.error_model import ErrorModel, Evidence
 from qipf.layered.mixture import own_and_others
-from qipf.layered.novelty import NoveltyModel, term_names
+from qipf.layered.novelty import NoveltyModel, named_terms
 from qipf.network.features import LayerSite, Rows
 
 #: Name of the softmax among the layers.
@@ -70,6 +71,7 @@ class Explanation:
     novelty: float | None = None
     terms: Terms = ()  # of the uncertainty, which is their sum
     novelty_terms: Terms = ()  # and of the novelty
+    novelty_p_value: float | None = None  # of a calibrated model
 
     @property
     def p_error(self) -> float:
@@ -78,11 +80,26 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """Which of the two scores is high: both are log-odds, and high means above zero."""
-        novel = self.novelty is not None and self.novelty > 0
-        if self.uncertainty > 0:
-            return "probably wrong, unlike the training data" if novel else "probably wrong"
-        return "unlike the training data" if novel else "nothing unusual"
+        """Which of the two scores is high.
+
+        The uncertainty is if it is above zero: it is a log-odds. The novelty is if its p-value is
+        at most 0.05, and before calibration if it is above zero, which is not rare.
+        """
+        found = ["probably wrong"] if self.uncertainty > 0 else []
+        if self._novel:
+            known = self.novelty_p_value is not None
+            found.append("unlike the training data" if known else "novelty above zero")
+        return ", ".join(found) or "nothing unusual"
+
+    @property
+    def _novel(self) -> bool:
+        if self.novelty_p_value is not None:
+            return self.novelty_p_value <= SMALL
+        return self.novelty is not None and self.novelty > 0
+
+    @property
+    def _shown_p_value(self) -> str:
+        return "" if self.novelty_p_value is None else f" (p-value {self.novelty_p_value:.3f})"
 
     @property
     def reason(self) -> str:
@@ -94,7 +111,7 @@ class Explanation:
             if top.label == self.predicted:
                 prefers = f"gives class {self.predicted} no more than {top.support:.1%}"
             found.append(f"{top.name} {prefers}")
-        if self.novelty is not None and self.novelty > 0:
+        if self._novel:
             terms = [term for term in self.novelty_terms if term[0] != "constant"]
             name, value = max(terms, key=lambda term: term[1], default=("constant", 0.0))
             found.append(f"the largest term of the novelty is that of {name} ({value:.3g})")
@@ -125,7 +142,8 @@ class Explanation:
         if self.novelty is not None:
             lines[1:1] = [
                 f"  {self.verdict}: {self.reason}",
-                f"  probability of an error {self.p_error:.1%}, novelty {self.novelty:.3g}",
+                f"  probability of an error {self.p_error:.1%}, novelty {self.novelty:.3g}"
+                f"{self._shown_p_value}",
                 f"  uncertainty = {_sum(self.terms)}",
                 f"  novelty = {_sum(self.novelty_terms)}",
             ]
@@ -143,7 +161,8 @@ class Explanation:
         facts = {"class": f"{self.predicted}, {self.probability:.1%} by the network and its layers"}
         if self.novelty is not None:
             facts["uncertainty"] = f"{self.uncertainty:.3g} = {_sum(self.terms)}"
-            facts["novelty"] = f"{self.novelty:.3g} = {_sum(self.novelty_terms)}"
+            terms = _sum(self.novelty_terms)
+            facts["novelty"] = f"{self.novelty:.3g}{self._shown_p_value} = {terms}"
             facts["p_error"] = f"{self.p_error:.1%}"
         if self.layer is not None:
             facts["nearest"] = f"in {self.layer}, of class {self.predicted}: {_near(self.nearest)}"
@@ -179,6 +198,7 @@ def explanations(
     scores: tuple[ErrorModel, NoveltyModel],
     fields: Mapping[LayerSite, ClassField],
     count: int,
+    p_values: Callable[[Tensor], Tensor] | None,  # of novelties (n,); None before calibration
 ) -> list[Explanation]:
     """One explanation per prediction, with `count` neighbours of either class."""
     predicted = logits.argmax(1)
@@ -189,16 +209,17 @@ def explanations(
     names = [SOFTMAX, *map(str, fields)]
     values = (weights.expand_as(share), preferred, confidence, support, share)
     of_error = ("constant", "mixture", *names)
-    of_novelty = term_names(names[-1])
+    novelty, last = scores[1](evidence), names[-1] if fields else None
     columns = zip(
         predicted.tolist(),
         scores[0](evidence).tolist(),
         probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
         zip(*(value.tolist() for value in values), strict=True),
         _nearby(rows, predicted, others[:, 1:], share[:, 1:], fields, count),
-        scores[1](evidence).tolist(),
-        _named(of_error, scores[0].terms(evidence)),
-        _named(of_novelty, scores[1].terms(evidence)),
+        novelty.tolist(),
+        [tuple(zip(of_error, own, strict=True)) for own in scores[0].terms(evidence).tolist()],
+        [named_terms(own, last) for own in scores[1].terms(evidence).tolist()],
+        [None] * len(novelty) if p_values is None else p_values(novelty).tolist(),
         strict=True,
     )
     return [
@@ -207,10 +228,6 @@ def explanations(
         )
         for k, uncertainty, probability, own, nearby, *rest in columns
     ]
-
-
-def _named(names: tuple[str, ...], terms: Tensor) -> list[Terms]:  # (n, names)
-    return [tuple(zip(names, own, strict=True)) for own in terms.tolist()]
 
 
 def shares(against: Tensor, weights: Tensor) -> Tensor:  # (n, L), (L,) -> (n, L)

@@ -126,11 +126,11 @@ def fit_mixture(
     """
     if not tuning.sets:
         reason = f"fewer than {FEWEST} examples were left to weight the layers"
-        return _softmax_alone(None, reason if fields else None)
+        return _softmax_alone(None, tuning, reason if fields else None)
     tried = fields if centers is None else {s: f.thinned(centers) for s, f in fields.items()}
     found = tuning_posteriors(tried, tuning)
     if not fields:
-        return _softmax_alone(found)
+        return _softmax_alone(found, tuning)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
     best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
     found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
@@ -144,10 +144,10 @@ def fit_mixture(
     gains = found.gains()
     if not gains:
         reason = "the network makes no errors to learn from, even on perturbed inputs"
-        return _softmax_alone(found, reason)
+        return _softmax_alone(found, tuning, reason)
     if sum(gains) <= 0:
         reason = "they detect the network's errors no better than its softmax does"
-        return _softmax_alone(found, reason)
+        return _softmax_alone(found, tuning, reason)
     at_best = {s: fields[s].at(WIDTHS[best[s]] * fields[s].bandwidth) for s in kept}
     return FittedMixture(at_best, likeliest_weights(found.truth).cpu(), found)
 
@@ -188,11 +188,22 @@ def tuning_posteriors(
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _softmax_alone(found: TuningPosteriors | None, reason: str | None = None) -> FittedMixture:
+def _softmax_alone(
+    found: TuningPosteriors | None, tuning: Tuning, reason: str | None = None
+) -> FittedMixture:
     if reason is not None:
+        novelty = "is the energy of the logits"
+        if found is not None:
+            novelty = (
+                "is computed from the energy of the logits, its distance from that of clean "
+                "inputs, and the log-odds of the softmax"
+            )
+        constant = (
+            " The energy of probabilities is nearly constant." if tuning.probabilities else ""
+        )
         warn(
-            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone, and "
-            "the novelty that of the logits' energy, which is constant for probabilities."
+            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone; "
+            f"the novelty {novelty}.{constant}"
         )
     alone = None if found is None else found.columns([0])
     return FittedMixture({}, torch.ones(1, dtype=torch.float64), alone)

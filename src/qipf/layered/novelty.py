@@ -231,9 +231,21 @@ class NoveltyModel:
         return NoveltyModel(self.log_odds.to(device), mean, whiten, self.layers)
 
 
-def term_names(last: str) -> tuple[str, ...]:
-    """What the terms of the novelty are called, with the name of the last layer."""
-    return ("constant", "energy", last, "residual", "distance", "mixture")
+def named_terms(values: Sequence[float], last: str | None) -> tuple[tuple[str, float], ...]:
+    """The terms of the novelty with their names; `last` is that of the last layer.
+
+    Without layers the energy takes its place, and the two terms are one.
+
+    >>> named_terms([0.5, 1.0, 2.0, 0.0, 3.0, 4.0], None)[:3]
+    (('constant', 0.5), ('energy', 3.0), ('residual', 0.0))
+    """
+    constant, of_energy, of_last, *others = values
+    if last is None:
+        known = [("energy", of_energy + of_last)]
+    else:
+        known = [("energy", of_energy), (last, of_last)]
+    named = zip(("residual", "distance", "mixture"), others, strict=True)
+    return (("constant", constant), *known, *named)
 
 
 def fit_novelty_model(

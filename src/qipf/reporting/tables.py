@@ -27,6 +27,13 @@ PAPER_METRICS = ("roc_auc", "pr_auc", "point_biserial")
 #: Methods that ``"best"`` selects beside the best ones: those that readers look for.
 WELL_KNOWN = ("qipf_plus", "entropy", "ensemble_entropy", "ensemble_log_odds", *PAPER_METHODS)
 
+#: What the methods of this package are, in a note below a table.
+OURS = {
+    "qipf": "the paper's method",
+    "qipf_plus": "LayeredQIPF",
+    "qipf_plus_novelty": "LayeredQIPF's novelty",
+}
+
 #: How many of the best methods it selects.
 BEST = 5
 
@@ -345,6 +352,7 @@ def _notes(
             for group in (tables[0].equal_methods().values() if board and tables else ())
             if group[0] in shown
         ],
+        ours={name: text for name, text in OURS.items() if name in shown},
         roc_auc="roc_auc" in {table.metric for table in tables},
         board=board,
     )

@@ -112,6 +112,32 @@ def test_the_summary_names_the_best_score(labelled, page):
     assert told in page
 
 
+def test_differences_below_the_shown_digits_are_not_reported(labelled):
+    found = replace(labelled)
+    found.metrics.update({name: {"roc_auc": area} for name, area in AREAS.items()})
+    assert found.best == "qipf"
+    text = plain(render("own.html", "summary", found=found, flagged=0.05))
+    assert "with probability 0.969 (ROC-AUC of qipf; chance is 0.5); no other score does" in text
+    found.metrics["energy"] = {"roc_auc": 0.9696}
+    assert found.best == "energy"
+
+
+AREAS = {"qipf": 0.9686, "softmax": 0.9694, "entropy": 0.9, "energy": 0.8}
+
+
+def test_a_certified_rule_of_the_model_comes_before_one_from_the_test_data(labelled):
+    second = RuleEvaluation(NOTHING, 150, 0, 0)
+    for own, shown in ((RULE, False), (NOTHING, True)):
+        found = replace(labelled, evaluation=second, own_rule=RuleEvaluation(own, 300, 200, 2))
+        summary = plain(render("own.html", "summary", found=found, flagged=0.05))
+        assert "The model's own rule accepts" in summary
+        assert ("No threshold can be certified" in summary) == shown
+        section = plain(render("own.html", "threshold", found=found, count=4))
+        assert ("a second rule, made from half of the test predictions;" in section) != shown
+        assert ("Until there is a rule" in section) == shown
+        assert "No threshold can be certified" in section
+
+
 def test_the_most_uncertain_come_first(labelled, page):
     best = labelled.best
     rows = cells(page, f"The 25 most uncertain test predictions, by {best}.")

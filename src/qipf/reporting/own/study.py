@@ -128,10 +128,18 @@ class Study:
 
     @property
     def best(self) -> str:
-        """The score that finds the errors best, by ROC-AUC; qipf where that is unknown."""
+        """The score that finds the errors best, by ROC-AUC; qipf where that is unknown.
+
+        Of scores that are equal in the digits that the page shows, the first in `METHODS`.
+        """
         if not self.metrics:
             return "qipf"
-        return max(METHODS, key=lambda name: self.metrics[name]["roc_auc"])
+        return max(METHODS, key=lambda name: round(self.metrics[name]["roc_auc"], 3))
+
+    @property
+    def decided(self) -> bool:
+        """Whether the model has a certified rule of its own."""
+        return self.own_rule is not None and self.own_rule.rule.certified
 
 
 def study(field: QIPF, test: Block, target: float | None = None) -> Study:
