@@ -251,8 +251,9 @@ def require_logits(run: Callable[[], Any]) -> None:
         logits = logits_of(run())
     if not logits.is_floating_point():
         raise QIPFInputError(
-            f"The network gives {str(logits.dtype).removeprefix('torch.')}, but the field needs raw "
-            "logits, which are real numbers. Pass the network without its last step, such as argmax."
+            f"The network gives {str(logits.dtype).removeprefix('torch.')}, but the field needs "
+            "raw logits, which are real numbers. Pass the network without its last step, such as "
+            "argmax."
         )
     for output, name in activations.found:
         if output is logits:
