@@ -366,6 +366,8 @@ def test_other_classes_than_expected_are_not_reliable(rng):
     one = estimator.estimate(window, novelty=usual, predicted=np.zeros(400))
     assert one.surplus > 0.4
     assert (one.novel, one.reliable) == (0.0, False)
+    unknown = estimator.estimate(window, predicted=np.zeros(400))
+    assert (unknown.novel, unknown.reliable) == (None, False)
     assert str(one).endswith(
         "so the estimate may be far off; if classes may occur in other shares than there, pass "
         "label_shift=True"

@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.calibration.training_rows import TrainingSample, _chance, refuse_training_rows
+from qipf.calibration.training_rows import (
+    TrainingSample,
+    _chance,
+    refuse_training_rows,
+    training_share,
+)
 
 RNG = np.random.default_rng(0)
 SCALES = np.array([1.0, 5.0, 0.5, 3.0, 2.0])  # the second, fourth and fifth columns vary most
@@ -103,3 +108,9 @@ def test_chance_of_rows_that_are_close():
     rows = np.array([[0.0], [10.0], [6400.0], [6410.0], *([1e5 * k] for k in range(1, 7))])
     coarse = (4 + 3 + 3 * 5**0.5) / 10 / 64
     assert _chance(rows) == pytest.approx((coarse, 4**0.5 / 10), rel=1e-12)
+
+
+def test_constant_logits_are_compared_without_overflow():
+    sample = TrainingSample(torch.full((50, 3), 1e6, dtype=torch.float64), 50)
+    assert training_share(torch.full((20, 3), 1e6).double(), sample) is None  # equal by chance
+    assert training_share(torch.randn(20, 3).double(), sample) is None

@@ -288,6 +288,7 @@ class Categories(nn.Module):
         self.head = nn.Linear(12, 3)
 
     def forward(self, values):
+        assert values.shape[1] == 3, "three columns"
         return self.head(torch.cat([own(values[:, i]) for i, own in enumerate(self.columns)], 1))
 
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 import qipf
 from qipf import QIPF, QIPFInputError, QIPFScoreWarning, QIPFWarning
 from qipf.calibration.detection import entropy_of
-from qipf.calibration.training_rows import TrainingSample, refuse_training_rows, training_share
+from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
 from tests.conftest import make_logits
 
 TWO_CLASSES = "The logits of two classes differ only by their margin"
@@ -224,12 +224,6 @@ def test_rare_classes_are_no_reason_to_doubt_labels(rng):
             field.calibrate(new, given)
         told.append(any("hardly more than chance" in str(one.message) for one in found))
     assert told == [False, True]
-
-
-def test_constant_logits_are_compared_without_overflow():
-    sample = TrainingSample(torch.full((50, 3), 1e6, dtype=torch.float64), 50)
-    assert training_share(torch.full((20, 3), 1e6).double(), sample) is None  # equal by chance
-    assert training_share(torch.randn(20, 3).double(), sample) is None
 
 
 def test_a_report_on_training_rows_warns(tmp_path):

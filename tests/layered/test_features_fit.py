@@ -22,6 +22,12 @@ def test_examples_to_tune_with_are_no_centres():
     assert torch.equal(own.fields_[0].labels, torch.from_numpy(np.sort(TRAIN[2])))
 
 
+def test_a_fast_fit_holds_out_fewer_of_both_kinds():
+    model, random = FeatureQIPF(effort="fast"), np.random.RandomState(0)
+    assert len(model._split(5000, None, random)[1]) == 250
+    assert len(model._split(5000, 2000, random)[1]) == 250
+
+
 def test_a_coreset_stands_for_all_examples():
     model = FeatureQIPF(max_centers=40, reduction="coreset").fit(*TRAIN)
     for field in model.fields_:

@@ -163,7 +163,7 @@ def of(unusual, mixture=None):
     return Evidence(torch.stack([mixture, torch.full_like(mixture, 9.0)], 1), unusual)
 
 
-def test_the_columns_are_energy_last_layer_unusual_part_distance_and_mixture():
+def test_the_columns_are_energy_last_layer_residual_distance_and_mixture():
     model = NoveltyModel.unfitted(2, 2)
     rows = of(torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).double(), torch.tensor([-7.0]).double())
     assert model.columns(rows).tolist() == [[1.0, 3.0, 5.0, 0.0, -7.0]]
@@ -282,7 +282,7 @@ def test_the_mean_of_standardised_columns():
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_rows_without_unusual_parts_leave_no_rounding_in_the_distance(width):
+def test_rows_without_residuals_leave_no_rounding_in_the_distance(width):
     """The subspace of so narrow a layer has all dimensions, or rows vary in few of them."""
     rng = np.random.default_rng(width)
     flat = rng.normal(size=(300, width)) @ rng.normal(size=(width, 16))

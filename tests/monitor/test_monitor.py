@@ -204,6 +204,20 @@ def test_a_prediction_of_the_model_takes_the_place_of_its_inputs(field):
         assert by_prediction.update(found) == by_inputs.update(stream)
 
 
+def test_predictions_of_other_models_are_refused(field):
+    stream = make_logits(100, seed=5)
+    model = qipf.wrap(torch.nn.Identity(), field=field)
+    own = model(stream)
+    seen = ShiftMonitor(model).update(own).seen
+    assert seen == 100
+    other = qipf.QIPF(bandwidth=9.0).fit(make_logits(120)).calibrate(make_logits(90, seed=3))
+    others = qipf.wrap(torch.nn.Identity(), field=other)(stream)
+    with pytest.raises(QIPFInputError, match="by another model, or with another calibration set"):
+        ShiftMonitor(model).update(others)
+    with pytest.raises(QIPFInputError, match="takes no mask beside it"):
+        ShiftMonitor(model).update(own, mask=None)
+
+
 def test_any_model_with_a_calibration_and_uncertainty_can_be_monitored(rng):
     class Model:
         calibration_ = Calibration(rng.normal(size=50))

@@ -245,8 +245,16 @@ def test_a_network_that_gives_no_real_numbers_is_refused(last, images):
 
 def test_one_number_that_looks_like_a_probability_warns(images):
     probable = Net(lambda logits: logits[:, 0].sigmoid().clamp(0, 1))
-    with pytest.warns(QIPFScoreWarning, match="one number from 0 to 1 for 120 inputs"):
+    with pytest.warns(
+        QIPFScoreWarning, match="one number from 0 to 1.* leave out its last"
+    ) as said:
         qipf.wrap(probable).fit([images])
+    assert sum("from 0 to 1" in str(one.message) for one in said) == 1
+
+
+def test_a_network_without_a_batch_is_refused(images):
+    with pytest.raises(QIPFInputError, match="logits have shape"):
+        qipf.wrap(Net(lambda logits: logits.mean())).fit([images])
 
 
 def test_probabilities_are_never_guessed(images):

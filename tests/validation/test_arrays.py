@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from qipf import QIPFInputError
-from qipf.validation.arrays import as_given, require_finite
+from qipf.validation.arrays import as_given, number_tensor, require_finite
 
 
 def test_finite_rows_pass_even_where_their_sum_is_not():
@@ -36,3 +37,25 @@ def test_what_comes_in_goes_out():
     values = torch.ones(2)
     assert as_given(values, torch.zeros(1)) is values
     np.testing.assert_array_equal(as_given(values, [0.0]), np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("values", "phrase"),
+    [
+        (csr_matrix(np.eye(2)), "y must be dense, got a sparse matrix. Pass its toarray()."),
+        (np.array([1, None]), "y must hold numbers, got dtype object."),
+        (None, "y must hold numbers, got None."),
+        ([[1], [2, 3]], "y must hold numbers (setting an array element"),
+        ([torch.zeros(2, requires_grad=True)], "y must hold numbers ("),
+    ],
+)
+def test_what_holds_no_numbers_is_refused(values, phrase):
+    with pytest.raises(QIPFInputError) as refused:
+        number_tensor(values, "y")
+    assert str(refused.value).startswith(phrase)
+
+
+def test_numbers_become_a_tensor_and_tensors_stay():
+    asks = torch.zeros(2, requires_grad=True)
+    assert number_tensor(asks, "y") is asks
+    assert number_tensor([1, 2], "y").tolist() == [1, 2]

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from qipf import QIPFInputError
 from qipf.validation.labels import (
@@ -56,6 +57,11 @@ def test_labels_of_any_kind_are_integers(labels):
 def test_values_that_are_not_classes_are_rejected(labels, phrase):
     with pytest.raises(LabelValueError, match=re.escape(phrase)):
         checked_labels(labels, 2, 3, "y")
+
+
+def test_sparse_labels_are_not_told_of_class_names():
+    with pytest.raises(QIPFInputError, match=r"Pass its toarray\(\)\.$"):
+        checked_labels(csr_matrix(np.eye(2)), 2, 3, "y")
 
 
 def test_another_shape_is_rejected_and_is_not_an_error_of_values():

@@ -87,9 +87,9 @@ class AccuracyEstimate:
         Beyond these the estimate can be far off, in either direction: by shifts unlike those that
         the uncertainty was fitted on, or because the classes occur in other shares.
         """
-        if self.novel is None:
-            return None
-        return self.novel <= RELIABLE and (self.surplus or 0.0) <= LARGEST_SURPLUS
+        if (self.surplus or 0.0) > LARGEST_SURPLUS:
+            return False
+        return None if self.novel is None else self.novel <= RELIABLE
 
 
 class Steps(NamedTuple):
@@ -283,7 +283,7 @@ def estimate_accuracy(
 
     Parameters
     ----------
-    predictions : what the model says of the window, ``model(inputs)``, or (m,) uncertainties.
+    predictions : the `Prediction` of the window, ``model(inputs)``, or (m,) uncertainties.
     held_out : a model that was calibrated with labels, or a `Calibration` with `wrong`.
     confidence : of the interval.
     method : see `AccuracyEstimator`; by default ``"log_odds"`` for predictions with a ``p_error``,
@@ -298,8 +298,8 @@ def estimate_accuracy(
     uncertainty = getattr(predictions, "uncertainty", predictions)
     if uncertainty is predictions and np.ndim(predictions) > 1:
         raise QIPFInputError(
-            "predictions must be what the model says, model(inputs), or one uncertainty per "
-            f"prediction, got shape {tuple(np.shape(predictions))}. Pass model(inputs)."
+            "predictions must be a Prediction or one uncertainty per prediction, got shape "
+            f"{tuple(np.shape(predictions))}. Pass model(inputs)."
         )
     predicted = None if label_shift else getattr(predictions, "predicted", None)
     if predicted is not None and np.shape(predicted) != np.shape(uncertainty):  # of each pixel

@@ -133,6 +133,11 @@ class CalibrationMixin(PlotMixin, Snapshots):
     def _clear_calibration(self) -> None:
         self.calibration_ = self.detection_ = self.rule_ = None
 
+    @property
+    def _ranks_novelty(self) -> bool:
+        """Whether the calibration set has novelties."""
+        return self.calibration_ is not None and self.calibration_.novelty is not None
+
     def _p_values(self, values: Any, score: str = "uncertainty") -> Any:  # (n,)
         return calibration_of(self).ranked_by(score).p_values(values)
 
@@ -154,7 +159,6 @@ class CalibrationMixin(PlotMixin, Snapshots):
         missing: Tensor | None = None,
     ) -> Prediction:
         held_out = self.calibration_
-        novelties = held_out is not None and held_out.novelty is not None
         found = Prediction(
             logits=logits,
             predicted=logits.argmax(1) if predicted is None else predicted,
@@ -164,7 +168,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
             probabilities=probabilities,
             p_error=p_error,
             novelty=novelty,
-            novelty_p_value=self._p_values(novelty, "novelty") if novelties else None,
+            novelty_p_value=self._p_values(novelty, "novelty") if self._ranks_novelty else None,
             mixture_class=None if probabilities is None else probabilities.argmax(1),
         )
         if missing is None:

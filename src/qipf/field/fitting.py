@@ -124,7 +124,8 @@ def _check_score(
     if columns == 1 and rows.are_logits and bool(((rows.sample >= 0) & (rows.sample <= 1)).all()):
         warn(
             "All rows are one number from 0 to 1. If it is the probability of class 1, pass two "
-            "columns, [1 - p, p], or the logit log(p / (1 - p)), which is above 0 for class 1.",
+            "columns, [1 - p, p], or the logit log(p / (1 - p)), which is above 0 for class 1; of "
+            "a network, leave out its last activation.",
             QIPFScoreWarning,
         )
     if nearness is None:

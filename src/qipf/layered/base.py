@@ -151,8 +151,6 @@ class LayeredModel(CalibrationMixin):
         probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
         with full_precision(logits.device):
             found = probabilities, scorer.lengths.beside(evidence, logits, rows)
-        held_out = self.calibration_
-        novelties = held_out is not None and held_out.novelty is not None
         return explanations(
             logits,
             rows,
@@ -162,7 +160,7 @@ class LayeredModel(CalibrationMixin):
             scores,
             self.layer_fields(),
             nearest,
-            partial(self._p_values, score="novelty") if novelties else None,
+            partial(self._p_values, score="novelty") if self._ranks_novelty else None,
         )
 
     def _usable(self, logits: Tensor, rows: Rows, given: str) -> tuple[Tensor, Rows, Tensor | None]:

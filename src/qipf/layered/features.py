@@ -184,7 +184,7 @@ class FeatureQIPF(LayeredModel):
         if others is None:
             count = min(self._most_tuning(), examples // ONE_IN)
             return order[count:], order[:count]
-        return order, torch.from_numpy(random.permutation(others))[: int(self.max_tuning)]
+        return order, torch.from_numpy(random.permutation(others))[: self._most_tuning()]
 
     def _require_fitted(self) -> None:
         if "weights_" not in self.__dict__:

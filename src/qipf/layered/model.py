@@ -24,7 +24,15 @@ from qipf.layered.state import checked_fingerprint, layered_state, restore_layer
 from qipf.layered.tuning import COPIED, tuning_sets
 from qipf.network.batches import batches, few_rows, refuse_labels
 from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
-from qipf.network.forward import call, device_of, evaluating, named_layer, require_logits, unchanged
+from qipf.network.forward import (
+    call,
+    device_of,
+    evaluating,
+    named_layer,
+    require_logits,
+    unchanged,
+    warn_of_probabilities,
+)
 from qipf.network.model import NetworkModel, Scores
 from qipf.network.replaying import NetworkState, allowed, is_constant, network_state
 from qipf.network.tasks import Task
@@ -78,7 +86,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     effort : ``"full"``, or ``"fast"`` for a fit that tries out less: at most 250 held-out examples
         and smaller trials.
     random_state : seed of the samples and the perturbations. Fits with the same batches, number of
-        threads and machine are equal; others round differently, which the fit enlarges.
+        threads and machine are equal. Otherwise rounding differs, and the fit amplifies the
+        differences.
     nan_policy : ``"raise"`` for inputs with NaN or infinity in the network's output, or
         ``"propagate"``: the others are scored, and these have scores and p-values of NaN and are
         not accepted. `fit`, `calibrate` and `explain` always raise.
@@ -142,7 +151,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             nonlocal sites, example
             if example is None:
                 example = self._placed(few_rows(inputs))
-                require_logits(partial(call, self.net, example))
+                warn_of_probabilities(require_logits(partial(call, self.net, example)))
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 

@@ -194,7 +194,7 @@ class ShiftMonitor:
         A `QIPF` takes logits, one row or many; a model with a network takes the network's inputs.
         A prediction with NaN or inf in its logits ranks highest and is counted as abstained. Of an
         input with several predictions (pixels, labels) one is drawn; there, NaN and inf raise.
-        Where the model has made its `Prediction` already, that takes the place of the inputs.
+        A `Prediction` of this model can be passed instead of the inputs.
         """
         if self.model is None:
             raise QIPFInputError(
@@ -208,6 +208,7 @@ class ShiftMonitor:
             )
         scores: tuple[Any, ...]
         if len(batch) == 1 and isinstance(batch[0], Prediction):
+            self._require_own(batch[0], options)
             both = (batch[0].uncertainty, batch[0].novelty)
             scores = tuple(score for score in both if score is not None)
         elif isinstance(self.model, QIPF):
@@ -226,6 +227,22 @@ class ShiftMonitor:
                 drawn = one_per_input(shape, self.seen).to(device)
                 scores = tuple(score.flatten()[drawn] for score in scores)
             return self.update_scores(*scores)
+
+    def _require_own(self, prediction: Prediction, options: dict[str, Any]) -> None:
+        """Raise if a prediction is of another model, or comes with options of its inputs."""
+        if options:
+            raise QIPFInputError(
+                f"A Prediction was made already: update takes no {', '.join(options)} beside it."
+            )
+        if prediction.p_value is not None:
+            given = checked_scores(prediction.p_value.reshape(-1), "p_value")
+            uncertainty = checked_scores(prediction.uncertainty.reshape(-1), "uncertainty")
+            known = ~np.isnan(given)  # those that nan_policy leaves out have none
+            if not np.allclose(self.calibration.p_values(uncertainty)[known], given[known]):
+                raise QIPFInputError(
+                    "This Prediction was made by another model, or with another calibration set, "
+                    "than the monitor's. Pass a Prediction of the monitor's model, or its inputs."
+                )
 
     @property
     def _reads_novelty(self) -> bool:

@@ -242,11 +242,8 @@ class _Activations(TorchFunctionMode):
         return output
 
 
-def require_logits(run: Callable[[], Any]) -> None:
-    """Raise if the network, which `run` calls, ends in a softmax or sigmoid, or gives classes.
-
-    Warn if it gives one number that looks like a probability.
-    """
+def require_logits(run: Callable[[], Any]) -> Tensor:
+    """What the network, which `run` calls, gives; raises if that is activated, or classes."""
     with _Activations() as activations:
         logits = logits_of(run())
     if not logits.is_floating_point():
@@ -261,12 +258,17 @@ def require_logits(run: Callable[[], Any]) -> None:
                 f"The network ends in {name}: its output is activated, but the field needs raw "
                 "logits. Pass the network without its last activation."
             )
-    alone = logits.ndim == 1 or logits.shape[1] == 1
+    return logits
+
+
+def warn_of_probabilities(logits: Tensor) -> None:
+    """Warn if a network gives one number that looks like a probability."""
+    alone = logits.ndim == 1 or (logits.ndim > 1 and logits.shape[1] == 1)
     if alone and len(logits) >= MANY and bool(((logits >= 0) & (logits <= 1)).all()):
         warn(
             f"The network gives one number from 0 to 1 for {len(logits)} inputs. If it is the "
-            "probability of class 1, pass the network without its last activation: of a logit, "
-            "all numbers above 0 are class 1.",
+            "probability of class 1, pass the network without its last activation: a logit above "
+            "0 is read as class 1, so all of these would be class 1.",
             QIPFScoreWarning,
         )
 

@@ -68,9 +68,9 @@ def _is_finite(replayed: Scores) -> bool:
 class NetworkModel(CalibrationMixin, ABC):
     """A trained network and a score for its predictions.
 
-    The network runs in evaluation mode and is left as it was: mode, gradients and hooks. Of a
-    network from `torch.compile` the module that it was made from runs. Threads that run one network
-    at the same time wait for each other.
+    The network runs in evaluation mode and is left as it was: mode, gradients and hooks. For a
+    compiled network (`torch.compile`), the original module is run. Threads that run one network at
+    the same time wait for each other.
 
     A model defines `fit`, `_scores`, `_graph`, `facts`, `state` and `from_state`. `fit` ends
     with `_set_fitted`.
@@ -350,7 +350,7 @@ class NetworkModel(CalibrationMixin, ABC):
             try:
                 if shorter is not None:
                     self._scored(shorter)
-            except QIPFInputError:  # columns of categories, not tokens
+            except Exception:  # of the network's own too: columns of categories, not tokens
                 tokens = []
         if predictions.ndim > 1:  # a graph needs memory for all predictions times the centres
             few = few.take(slice(2))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from scipy.sparse import issparse
 from torch import Tensor
 
 from qipf.errors import QIPFInputError
@@ -27,6 +28,8 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
     try:
         values = number_tensor(labels, name)
     except QIPFInputError as error:
+        if issparse(labels):
+            raise
         raise LabelValueError(
             f"{error} A label is the index of the class among the logits: for class names pass "
             "[names.index(label) for label in labels], with names in the order of the logits."
