@@ -157,7 +157,7 @@ def test_an_explanation_in_a_notebook():
         assert text in html
 
 
-@pytest.mark.filterwarnings("ignore:The layers are not used")
+@pytest.mark.filterwarnings("ignore:The layers are")
 @pytest.mark.parametrize("kind", ["field", "wrap", "layers", "features"])
 def test_a_model_shows_its_facts(kind, rng):
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))

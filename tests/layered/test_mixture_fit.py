@@ -264,16 +264,20 @@ def test_gains_are_areas_of_each_set_less_the_softmaxs():
 # ---------------------------------------------------------------------- fallbacks
 
 
-def assert_softmax_alone(fields, tuning, reason):
-    with pytest.warns(QIPFWarning, match=f"layers are not used: .*{reason}"):
-        found, weights, _ = fit_mixture(fields, tuning)
-    assert (found, weights.tolist()) == ({}, [1.0])
+def assert_for_the_novelty_alone(fields, tuning, reason):
+    with pytest.warns(QIPFWarning, match=f"layers are used for the novelty alone: .*{reason}"):
+        found, weights, posteriors = fit_mixture(fields, tuning)
+    assert found
+    assert set(found) <= set(fields)
+    assert weights.tolist() == [1.0] + [0.0] * len(found)
+    assert posteriors.unusual.shape[1] == 1 + len(found)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_softmax_alone_if_the_network_never_or_always_errs(sign):
     sets = {"clean": (sign * 5 * torch.eye(3)[TUNING.labels], TUNING.sets["clean"][1])}
-    assert_softmax_alone(FIELDS, Tuning(sets, TUNING.labels), "no errors to learn from")
+    tuning = Tuning(sets, TUNING.labels)
+    assert_for_the_novelty_alone(FIELDS, tuning, "no errors to learn from")
 
 
 def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
@@ -283,12 +287,15 @@ def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
         "likeliest_weights",
         lambda p: torch.tensor([0.1] + [0.9] * (p.shape[1] - 1)).double(),
     )
-    assert_softmax_alone({USELESS: FIELDS[USELESS]}, TUNING, "no better than its softmax")
+    useless = {USELESS: FIELDS[USELESS]}
+    assert_for_the_novelty_alone(useless, TUNING, "no better than its softmax")
 
 
 def test_softmax_alone_with_too_few_examples():
     tuning = Tuning({}, TUNING.labels[:0])
-    assert_softmax_alone(FIELDS, tuning, f"fewer than {FEWEST} examples")
+    with pytest.warns(QIPFWarning, match=f"layers are not used: fewer than {FEWEST} examples"):
+        found, weights, posteriors = fit_mixture(FIELDS, tuning)
+    assert (found, weights.tolist(), posteriors) == ({}, [1.0], None)
 
 
 def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):

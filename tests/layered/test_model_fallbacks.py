@@ -11,24 +11,29 @@ from qipf.network.features import LayerSite
 from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 
-ALONE = "The layers are not used: {}. The uncertainty is that of the softmax alone; the novelty "
-ENERGY = "is the energy of the logits."
-FITTED = (
-    "is computed from the energy of the logits, its distance from that of clean inputs, and the "
-    "log-odds of the softmax."
-)
 
 
-def assert_alone(model, inputs):
+def assert_by_softmax(model, inputs):
+    """The uncertainty rises with the log-odds of the softmax, whatever the layers say."""
     prediction = model(inputs)
     softmax = prediction.logits.double().softmax(1)
-    torch.testing.assert_close(
-        prediction.uncertainty, log_odds_of_error(softmax, prediction.predicted)
-    )
-    assert (model.layers_, model.weights_.tolist()) == ((), [1.0])
+    assert model.weights_.tolist() == [1.0] + [0.0] * len(model.layers_)
+    torch.testing.assert_close(prediction.probabilities, softmax)
+    odds = log_odds_of_error(softmax, prediction.predicted)
+    error = model.error_model_
+    assert error.near.slopes[2:].tolist() == [0.0] * len(model.layers_)
+    gate = torch.sigmoid(error.gate(-prediction.logits.double().logsumexp(1, keepdim=True)))
+    near = error.near.constant + error.near.slopes[:2].sum() * odds
+    far = error.far.constant + error.far.slopes[0] * odds
+    torch.testing.assert_close(prediction.uncertainty, (1 - gate) * near + gate * far)
+    assert model.explain(inputs)[0].posteriors[0].share == 1
+
+
+def assert_without_layers(model, inputs):
+    assert_by_softmax(model, inputs)
+    assert model.layers_ == ()
     assert model.log_density(inputs).shape == (len(inputs), 0)
     told = model.explain(inputs)[0]
-    assert told.posteriors[0].share == 1
     assert (told.layer, told.nearest) == (None, ())
     names = [name for name, _ in told.novelty_terms]
     assert names == ["constant", "energy", "residual", "distance", "mixture"]
@@ -48,8 +53,11 @@ def test_few_examples(net, data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
     reason = f"fewer than {FEWEST} examples were left to weight the layers"
-    assert said(warned) == [ALONE.format(reason) + ENERGY]
-    assert_alone(model, fresh)
+    assert said(warned) == [
+        f"The layers are not used: {reason}. The uncertainty is that of the softmax, the novelty "
+        "is the energy of the logits."
+    ]
+    assert_without_layers(model, fresh)
 
 
 def test_no_errors_even_when_perturbed(data, fresh):
@@ -62,10 +70,13 @@ def test_no_errors_even_when_perturbed(data, fresh):
     assert said(warned) == [
         "There are no training examples of class 1, class 2: the layers use the softmax's "
         "probability.",
-        ALONE.format("the network makes no errors to learn from, even on perturbed inputs")
-        + FITTED,
+        "The layers are used for the novelty alone: the network makes no errors to learn from, "
+        "even on perturbed inputs. The uncertainty is that of the softmax.",
     ]
-    assert_alone(model, fresh)
+    assert model.layers_
+    assert_by_softmax(model, fresh)
+    usual, far = model.novelty(fresh).mean(), model.novelty(20 + fresh).mean()
+    assert far > usual + 1  # the energy alone, nearly constant here, would not tell them apart
 
 
 def test_a_class_that_is_missing(net, data, fresh):

@@ -79,7 +79,7 @@ def test_a_model_draws_its_calibration_set_and_rule(ax):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The layers are not used")
+@pytest.mark.filterwarnings("ignore:The layers are")
 def test_every_model_draws_labelled_data(ax):
     logits, truth = held_out(2)
     x, _ = inputs(2)

@@ -96,7 +96,10 @@ def fit_scores(
         ]
     )
     unusual = torch.cat([evidence.unusual, lengths], 1)
-    evidence = Evidence(evidence.odds.cpu(), unusual.cpu())
+    odds = evidence.odds.cpu()
+    if not model.weights_[1:].any():
+        odds[:, 2:] = 0  # the uncertainty does not use the layers either
+    evidence = Evidence(odds, unusual.cpu())
     wrong, sets = posteriors.wrong.cpu(), posteriors.sets.cpu()
     perturbed = sets > 0
     model.error_model_ = fit_error_model(evidence, wrong, perturbed) or model.error_model_

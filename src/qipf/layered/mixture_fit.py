@@ -121,16 +121,23 @@ def fit_mixture(
     layer keeps the bandwidth with the largest weight. Layers whose weights in the mixture and in
     the uncertainty are both below `least` are left out, and those with the smallest weights if they
     are more than `most`. With `centers`, all of that is found with at most so many centres of each
-    field. The softmax is used alone, with a warning,
-    if there are too few examples or no errors, or if the layers do not help to detect errors.
+    field. If there are no errors, or if the layers do not help to detect them, a warning says so,
+    and the softmax has all of the weight: the fields are there for the novelty. With too few
+    examples there are none.
     """
     if not tuning.sets:
-        reason = f"fewer than {FEWEST} examples were left to weight the layers"
-        return _softmax_alone(None, tuning, reason if fields else None)
+        if fields:
+            warn(
+                f"The layers are not used: fewer than {FEWEST} examples were left to weight the "
+                "layers. The uncertainty is that of the softmax, the novelty is the energy of the "
+                "logits."
+                + (" The energy of probabilities is nearly constant." * tuning.probabilities)
+            )
+        return FittedMixture({}, softmax_alone(0), None)
     tried = fields if centers is None else {s: f.thinned(centers) for s, f in fields.items()}
     found = tuning_posteriors(tried, tuning)
     if not fields:
-        return _softmax_alone(found, tuning)
+        return FittedMixture({}, softmax_alone(0), found)
     by_width = likeliest_weights(found.truth)[1:].view(len(fields), len(WIDTHS))
     best = {site: int(own.argmax()) for site, own in zip(fields, by_width, strict=True)}
     found = found.columns([0, *(1 + i * len(WIDTHS) + best[s] for i, s in enumerate(fields))])
@@ -141,15 +148,18 @@ def fit_mixture(
     least = min(least, max(importance))  # the layer with the largest weight always stays
     kept = {site: 1 + i for i, site in enumerate(fields) if importance[i] >= least}
     found = found.columns([0, *kept.values()])
-    gains = found.gains()
-    if not gains:
-        reason = "the network makes no errors to learn from, even on perturbed inputs"
-        return _softmax_alone(found, tuning, reason)
-    if sum(gains) <= 0:
-        reason = "they detect the network's errors no better than its softmax does"
-        return _softmax_alone(found, tuning, reason)
     at_best = {s: fields[s].at(WIDTHS[best[s]] * fields[s].bandwidth) for s in kept}
-    return FittedMixture(at_best, likeliest_weights(found.truth).cpu(), found)
+    gains = found.gains()
+    if sum(gains) > 0:
+        return FittedMixture(at_best, likeliest_weights(found.truth).cpu(), found)
+    reason = "the network makes no errors to learn from, even on perturbed inputs"
+    if gains:
+        reason = "they detect the network's errors no better than its softmax does"
+    warn(
+        f"The layers are used for the novelty alone: {reason}. The uncertainty is that of the "
+        "softmax."
+    )
+    return FittedMixture(at_best, softmax_alone(len(kept)), found)
 
 
 def thinning(tuning: Tuning) -> int:
@@ -188,22 +198,10 @@ def tuning_posteriors(
     return TuningPosteriors(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _softmax_alone(
-    found: TuningPosteriors | None, tuning: Tuning, reason: str | None = None
-) -> FittedMixture:
-    if reason is not None:
-        novelty = "is the energy of the logits"
-        if found is not None:
-            novelty = (
-                "is computed from the energy of the logits, its distance from that of clean "
-                "inputs, and the log-odds of the softmax"
-            )
-        constant = (
-            " The energy of probabilities is nearly constant." if tuning.probabilities else ""
-        )
-        warn(
-            f"The layers are not used: {reason}. The uncertainty is that of the softmax alone; "
-            f"the novelty {novelty}.{constant}"
-        )
-    alone = None if found is None else found.columns([0])
-    return FittedMixture({}, torch.ones(1, dtype=torch.float64), alone)
+def softmax_alone(layers: int) -> Tensor:  # (1 + layers,)
+    """Weights of a mixture that does not use the layers.
+
+    >>> softmax_alone(2)
+    tensor([1., 0., 0.], dtype=torch.float64)
+    """
+    return torch.eye(1 + layers, dtype=torch.float64)[0]

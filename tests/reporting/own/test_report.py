@@ -37,7 +37,7 @@ def models():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The layers are not used")
+@pytest.mark.filterwarnings("ignore:The layers are")
 @pytest.mark.parametrize("kind", ["field", "wrap", "layers", "features"])
 def test_the_page_of_every_model(models, kind, path):
     model, data, given = models[kind]
