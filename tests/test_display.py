@@ -84,7 +84,7 @@ def test_predictions_of_all_kinds_can_be_shown():
     assert "without scores  1 (NaN or infinity in the logits)" in text
     assert len(text.splitlines()) == 3
     half = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
-    assert "median 1," in str(Prediction(torch.zeros(3, 2), np.zeros(3, int), half))
+    assert "uncertainty   1\n" in str(Prediction(torch.zeros(3, 2), np.zeros(3, int), half))
     nothing = Prediction(np.zeros((0, 2)), np.zeros(0, int), np.zeros(0))
     assert str(nothing) == "Prediction of 0 inputs, 2 classes"
     unknown = Prediction(np.zeros((1, 2)), np.zeros(1, int), np.array([np.nan]))

@@ -21,8 +21,8 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
         (
             BROKEN,
             "X has 2 rows with NaN or inf (rows 1, 3). Drop or repair them first. (A model made "
-            "with nan_policy='propagate' gives NaN for such predictions; fit and calibrate always "
-            "raise.)",
+            "with nan_policy='propagate' gives NaN for such predictions; fit, calibrate, "
+            "explain and report always raise.)",
         ),
         (torch.from_numpy(BROKEN), "X has 2 rows with NaN or inf (rows 1, 3)"),
         (

@@ -12,7 +12,6 @@ from tests.layered.conftest import FEW, batches
 from tests.stored.write_files import layered_network
 
 
-
 def assert_by_softmax(model, inputs):
     """The uncertainty rises with the log-odds of the softmax, whatever the layers say."""
     prediction = model(inputs)

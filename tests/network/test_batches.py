@@ -66,7 +66,7 @@ def test_a_dict_is_one_argument_where_the_network_takes_one():
     assert found.options == {}
     assert list(found.inputs[0]) == ["a", "b"]
     assert list(found.tensors) == ["a", "b"]
-    message = r"inputs first, b \(.*'b'\)\. Its forward takes first, second, scale\.$"
+    message = r"inputs first, b \(.*'b'\)\. Its forward takes first, second, scale; labels"
     with pytest.raises(QIPFInputError, match=message):
         arguments(Two(), ({"first": A, "b": B},))
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from qipf import QIPFInputError
+from qipf.export.program import Example
 from qipf.network.features import (
     MOST_LAYERS,
     LayerSite,
@@ -184,6 +185,59 @@ def test_an_activation_in_place_does_not_reach_the_rows():
     _, rows = run_in_batches(net, inputs, [LayerSite("0")])
     torch.testing.assert_close(rows[LayerSite("0")], net[0](inputs))
     assert (rows[LayerSite("0")] < 0).any()
+
+
+class ScalesItsInput(nn.Module):
+    """Normalises its input in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    def forward(self, x):
+        return self.net(x.sub_(0.3).div_(0.37))
+
+
+def test_a_network_that_changes_its_input_does_not_reach_the_caller():
+    net, x = ScalesItsInput(), numbers(9, 4)
+    before = x.clone()
+    first, again = (run_in_batches(net, x, named_sites(net, ["net.0"])) for _ in range(2))
+    assert torch.equal(x, before)
+    assert torch.equal(first[0], again[0])
+
+
+class Padded(nn.Module):
+    """PyTorch's encoder with padding, which passes texts on as a nested tensor."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.embed, self.encoder = nn.Embedding(9, 8), nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens, attention_mask):
+        found = self.encoder(self.embed(tokens), src_key_padding_mask=attention_mask == 0)
+        shown = attention_mask[..., None]
+        return self.head((found * shown).sum(1) / shown.sum(1))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_averaged_over_their_tokens():
+    net = Padded().eval()
+    tokens = torch.randint(9, (5, 7), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(7) < torch.tensor([7, 3, 1, 5, 2])[:, None]).long()
+    sites = [LayerSite("encoder.layers.1.linear1", "input"), LayerSite("head", "input")]
+    example = Example((), {"tokens": tokens, "attention_mask": mask})
+    with torch.no_grad():
+        logits, rows = run_in_batches(net, example, sites)
+        for i, count in enumerate(mask.sum(1).tolist()):  # each text alone, without padding
+            alone = Example(
+                (), {"tokens": tokens[i : i + 1, :count], "attention_mask": mask[:1, :count]}
+            )
+            own, own_rows = run_in_batches(net, alone, sites)
+            torch.testing.assert_close(own[0], logits[i])
+            for site in sites:
+                torch.testing.assert_close(own_rows[site][0], rows[site][i])
 
 
 def test_a_line_of_channels_is_averaged_over_its_places():

@@ -82,7 +82,9 @@ def test_layers_of_another_network_are_rejected():
     with pytest.raises(QIPFFileError, match="belongs to another network"):
         qipf.load(path, other)
     assert qipf.load(path, other, check=False).uncertainty(inputs(3)).shape == (3,)
-    with pytest.raises(QIPFInputError, match="The network has no layer '2'"):
+    with pytest.raises(
+        QIPFFileError, match="belongs to another network. The network has no layer '2'"
+    ):
         qipf.load(path, nn.Sequential(nn.Linear(4, 3)), check=False)
     wider = nn.Sequential(nn.Linear(4, 9), nn.ReLU(), nn.Linear(9, 3), nn.Tanh(), nn.Linear(3, 3))
     with pytest.raises(QIPFFileError, match=r"rows of 6 numbers at 2 \(input\), where .* has 9\."):

@@ -78,6 +78,8 @@ def _spread(values: NDArray) -> str:
     if not finite.size:
         return "none"
     low, middle, high = np.quantile(finite, [0.05, 0.5, 0.95])
+    if low == high:
+        return f"{middle:.3g}"
     return f"median {middle:.3g}, nine of ten from {low:.3g} to {high:.3g}"
 
 

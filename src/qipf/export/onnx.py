@@ -136,8 +136,8 @@ def _require(good: bool, what: str, off: float) -> None:
     if not good:
         raise QIPFError(
             f"The file's {what} from PyTorch's by {off:.2g} (at most {TOLERANCE:.0e} is allowed), "
-            "so it was not written. Is the network deterministic in evaluation mode? check=False "
-            "writes it without the check."
+            "so it was not written. Is the network deterministic in evaluation mode, and in "
+            "float32, not in half precision? check=False writes it without the check."
         )
 
 

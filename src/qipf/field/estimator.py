@@ -78,7 +78,7 @@ class QIPF(FieldOutputs, OutlierMixin, BaseEstimator):
     random_state : seed of the sample or coreset and of the held-out split.
     nan_policy : ``"raise"`` for predictions with NaN or infinity, or ``"propagate"``: the others
         are scored, and these have scores and p-values of NaN, are not accepted, and are outliers.
-        `fit` and `calibrate` always raise.
+        `fit`, `calibrate` and `qipf.report` always raise.
 
     Attributes
     ----------

@@ -199,7 +199,7 @@ def checked_orders(orders: object) -> tuple[int, ...]:
     if not given or not all(in_range):
         raise QIPFInputError(
             f"orders must be integers from 1 to {HIGHEST_ORDER}, such as (1, 2, 3, 4), got "
-            f"{orders!r:.80}."
+            f"{repr(orders).splitlines()[0]:.80}."
         )
     if len(set(given)) < len(given):
         raise QIPFInputError(

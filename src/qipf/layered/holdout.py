@@ -129,6 +129,9 @@ def require_numbers(logits: Tensor, rows: Rows, places: Tensor, change: str = ""
             first = int(places[int((~good).nonzero()[0])])
             given = f"Example {first} of the loader"
             remedy = "Drop or repair it first."
+            if not bool(good.any()) and len(good) > 1:
+                given = f"Every one of {len(good)} examples of the loader"
+                remedy = "Look for NaN in the network's weights."
             if change:
                 given = f"A copy of example {first} of the loader ({change})"
                 remedy = "Limit the values in the network where it does so: fit perturbs inputs."
@@ -157,7 +160,8 @@ def _checked_labels(batch: Batch) -> Tensor:  # (n,)
     if labels is None:
         raise QIPFInputError(
             f"Batch {batch.number} has no labels. The layers' fields are made by class: yield "
-            "(inputs, labels), or use qipf.wrap(net), which needs none."
+            "(inputs, labels), or a dict with the labels as 'labels', or use qipf.wrap(net), which "
+            "needs none."
         )
     shape = tuple(np.shape(labels))
     if len(shape) > 1 and shape != (len(first), 1):

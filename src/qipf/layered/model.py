@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import on_snapshot
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFFileError, QIPFInputError
 from qipf.export.program import Example
 from qipf.io.container import Arrays
 from qipf.layered.base import MOST_EXAMPLES, LayeredModel
@@ -90,7 +90,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         differences.
     nan_policy : ``"raise"`` for inputs with NaN or infinity in the network's output, or
         ``"propagate"``: the others are scored, and these have scores and p-values of NaN and are
-        not accepted. `fit`, `calibrate` and `explain` always raise.
+        not accepted. `fit`, `calibrate`, `explain` and `qipf.report` always raise.
 
     Attributes
     ----------
@@ -311,8 +311,11 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         fitted_with = checked_fingerprint(header, path)
         restore_layers(model, header, arrays, path)
         model.fitted_with = fitted_with
-        for site in model._sites_read() if net is not None else ():
-            named_layer(model.net, site.layer)
+        try:
+            for site in model._sites_read() if net is not None else ():
+                named_layer(model.net, site.layer)
+        except QIPFInputError as error:
+            raise QIPFFileError(f"{path} belongs to another network. {error}") from error
         return model
 
 

@@ -81,7 +81,7 @@ def checked_predictions(
     if not isinstance(features, Mapping) or not all(isinstance(key, str) for key in features):
         raise QIPFInputError(
             f"{name}features must be a dict of arrays by layer, with strings as names, got "
-            f"{features!r:.80}."
+            f"{type(features).__name__}."
         )
     reserved = RESERVED & set(features)
     if reserved:

@@ -124,7 +124,7 @@ def _of_mapping(net: nn.Module, options: dict[str, Any]) -> Example:
             return Example((options,), {})
         raise QIPFInputError(
             f"The network cannot take the inputs {', '.join(options)} ({error}). Its forward takes "
-            f"{', '.join(taken.parameters)}."
+            f"{', '.join(taken.parameters)}; labels in a dict are called {LABELS[0]!r}."
         ) from error
     return Example((), options)
 

@@ -98,7 +98,8 @@ def run_once(
         try:
             rows = pooling(layer, values[-1], mask)
             # copied: an operation in place may overwrite what the layer reads or gives afterwards
-            shared = _same_memory(rows, first_tensor(values[-1]))
+            given = first_tensor(values[-1])
+            shared = not given.is_nested and _same_memory(rows, given)
             found[site].append(rows.clone() if shared else rows)
         except NotRowsError as error:
             raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
@@ -138,7 +139,8 @@ def run_in_batches(
         bounds = [count * k // number for k in range(number + 1)]
     for start, stop in pairwise(bounds):
         part = example if len(bounds) == 2 else example.take(slice(start, stop))
-        part = part.mapped(lambda part: part.to(device))
+        # copied: the network may change its inputs in place
+        part = part.mapped(lambda part: part.to(device, copy=True))
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))
         parts.append((single_logits(output), rows))

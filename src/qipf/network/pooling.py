@@ -140,6 +140,8 @@ def mean_pooling(
 
 
 def _token_mean(value: Tensor, mask: Tensor | None) -> Tensor:  # (n, tokens, d) -> (n, d)
+    if value.is_nested:  # without padding, as nn.TransformerEncoder passes texts on
+        return torch.stack([tokens.mean(0) for tokens in value.unbind()])
     if mask is None or mask.shape != value.shape[:2]:
         return value.mean(1)
     seen = mask.bool()[..., None]

@@ -195,8 +195,8 @@ def refuse_missing(missing: Tensor | None, name: str) -> None:
     row = "row" if bad.numel() == 1 else "rows"
     raise NonFiniteRowsError(
         f"{name} has {bad.numel()} {row} with NaN or inf ({row} {shown}{more}). Drop or repair "
-        "them first. (A model made with nan_policy='propagate' gives NaN for such predictions; fit "
-        "and calibrate always raise.)",
+        "them first. (A model made with nan_policy='propagate' gives NaN for such predictions; "
+        "fit, calibrate, explain and report always raise.)",
         bad.tolist(),
         missing.numel(),
     )

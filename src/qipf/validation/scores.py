@@ -73,6 +73,8 @@ def checked_flags(wrong: Any, length: int, beside: str) -> NDArray[np.bool_]:  #
 
 def checked_share(value: Any, name: str, example: float) -> float:
     """A number strictly between 0 and 1."""
+    if isinstance(value, (Tensor, np.ndarray)) and np.ndim(value) == 0:
+        value = value.item()
     if not is_number(value) or not 0 < value < 1:
         raise QIPFInputError(
             f"{name} must lie between 0 and 1, got {value!r:.80}. Try {example:g}."

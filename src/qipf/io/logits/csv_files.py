@@ -103,7 +103,7 @@ def _numbers(
         if not values[row].strip():
             found = (
                 "is empty. Drop the row, or write nan (qipf score --nan-policy propagate gives it "
-                "no scores; fit and calibrate always raise)."
+                "no scores; fit, calibrate and report always raise)."
             )
         raise QIPFInputError(f"{path}, {where(row)}: the column {name!r} {found}") from None
 

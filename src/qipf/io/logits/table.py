@@ -83,7 +83,7 @@ def require_finite(
     raise QIPFInputError(
         f"{path}, {where(int(rows[0]))}: {columns[at[0]]} is {logits[rows[0], at[0]]}. "
         "Drop rows with NaN or inf, or repair them. (qipf score --nan-policy propagate gives them "
-        "no scores; fit and calibrate always raise.)"
+        "no scores; fit, calibrate and report always raise.)"
     )
 
 
