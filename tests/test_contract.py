@@ -131,7 +131,7 @@ def test_p_values_of_the_novelty_are_shares_of_the_calibration_set(kind):
     found = model.novelty_p_values(batch)
     np.testing.assert_allclose(found.numpy(), expected)
     assert torch.equal(found, model(batch).novelty_p_value)
-    model.calibration_ = Calibration(model.calibration_.scores)  # as in earlier files
+    model.calibration_ = Calibration(model.calibration_.scores)
     assert model(batch).novelty_p_value is None
     with pytest.raises(QIPFInputError, match="no novelties"):
         model.novelty_p_values(batch)

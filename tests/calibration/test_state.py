@@ -1,7 +1,6 @@
 """Calibration sets and rules in files: exact round trips, and the rejection of invalid ones."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from tests.conftest import make_logits
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated
 
-STORED = Path(__file__).parents[1] / "stored"
 QUERIES = make_logits(50, seed=5).numpy()
 
 

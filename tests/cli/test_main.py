@@ -24,8 +24,7 @@ from qipf import QIPF, QIPFWarning
 from qipf.io import logits as tables
 from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
-
-STORED = Path(__file__).parents[1] / "stored"
+from tests.stored.write_files import stored
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_usage_errors_are_one_line_and_exit_code_2(monkeypatch, capsys, words, l
     ],
 )
 def test_a_layered_model_needs_its_network(monkeypatch, capsys, folder, words, call):
-    (folder / "layers.qipf").write_bytes((STORED / "layers-v4.qipf").read_bytes())
+    (folder / "layers.qipf").write_bytes(stored("layers").read_bytes())
     line = error_line(monkeypatch, capsys, *words.split())
     assert "layers.qipf holds a LayeredQIPF, which scores inputs of its network" in line
     assert f"model = qipf.load('layers.qipf', net), then {call}.\n" in line

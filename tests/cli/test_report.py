@@ -2,15 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.cli.commands import error_line, run
 from tests.conftest import make_logits
-
-STORED = Path(__file__).parents[1] / "stored"
+from tests.stored.write_files import stored
 
 
 @pytest.fixture
@@ -22,7 +20,7 @@ def files(tmp_path, monkeypatch):
     np.savez("test.npz", logits=test, labels=(test + noise).argmax(1))
     np.savez("narrow.npz", logits=test[:, :4])
     (tmp_path / "bare.csv").write_text(",".join(f"logit_{k}" for k in range(10)) + "\n")
-    shutil.copy(STORED / "field-v4.qipf", "m.qipf")
+    shutil.copy(stored("field"), "m.qipf")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -45,7 +43,7 @@ def test_a_page_of_your_own_logits(monkeypatch, capsys, files):
 
 @pytest.mark.slow
 def test_a_page_of_a_calibrated_model(monkeypatch, capsys, files):
-    shutil.copy(STORED / "calibrated-v4.qipf", "m.qipf")
+    shutil.copy(stored("calibrated"), "m.qipf")
     code, out, err = run(
         monkeypatch, capsys, "report", "--model", "m.qipf", "--test", "test.npz", "-o", "mine.html"
     )

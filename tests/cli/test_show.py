@@ -1,27 +1,25 @@
 """qipf show."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import qipf
+from qipf.io.schema import FORMAT_VERSION
 from tests.cli.commands import error_line, run
-from tests.stored.write_files import layered_network, network
-
-STORED = Path(__file__).parent.parent / "stored"
+from tests.stored.write_files import layered_network, network, stored
 
 
 @pytest.mark.parametrize("name", ["calibrated", "model", "layers"])
 def test_the_summary_of_every_kind_of_model_is_shown(monkeypatch, capsys, name):
-    path = STORED / f"{name}-v4.qipf"
+    path = stored(name)
     nets = {"model": network, "layers": layered_network}
     model = qipf.load(path, nets[name]()) if name in nets else qipf.load(path)
     code, out, err = run(monkeypatch, capsys, "show", path)
     assert (code, err) == (0, "")
     assert out.startswith(f"{path}\n{model.summary()}\n")
-    assert out.endswith(f"format 4, {path.stat().st_size:,} bytes\n")
+    assert out.endswith(f"format {FORMAT_VERSION}, {path.stat().st_size:,} bytes\n")
 
 
 def test_the_header_is_printed_as_json(monkeypatch, capsys, files):
@@ -31,7 +29,7 @@ def test_the_header_is_printed_as_json(monkeypatch, capsys, files):
 
 
 def test_a_rule_alone_is_shown(monkeypatch, capsys, tmp_path):
-    path = STORED / "rule-v4.qipf"
+    path = stored("rule")
     code, out, _ = run(monkeypatch, capsys, "show", path)
     assert code == 0
     assert all(line in out for line in str(qipf.load(path)).splitlines())

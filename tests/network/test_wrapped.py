@@ -281,11 +281,10 @@ def test_outputs_of_a_layer_warn_only_if_they_mislead():
         qipf.wrap(net, layer="0").fit([(rows, torch.where(far, predicted, other))])
 
 
-def test_files_without_a_task_are_of_networks_with_classes(images):
+def test_tasks_in_files_are_checked(images):
     model = qipf.wrap(Net(), field=QIPF(bandwidth=1.0)).fit([images])
     header, arrays = model.state()
-    old = {name: header["network"][name] for name in ("layer", "pooling", "fingerprint")}
-    found = WrappedModel.from_state({**header, "network": old}, arrays, "old.qipf", model.net)
+    found = WrappedModel.from_state(header, arrays, "file.qipf", model.net)
     assert found.task_ == model.task_
     assert found.task_.name == "multiclass"
     for wrong in ({"task": "regression"}, {"task": []}, {"ignore_index": 1.5}, {"tasks": "auto"}):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from qipf import QIPFFileError, QIPFInputError
-from tests.storage.hostile_files import MUTATIONS, STORED, told_apart
+from tests.storage.hostile_files import MUTATIONS, told_apart
+from tests.stored.write_files import stored
 
 REPOSITORY = Path(__file__).parents[2]
 COUNT = 3000
@@ -48,8 +49,8 @@ def test_mutated_files_are_refused_or_load_to_something_valid(tmp_path):
 
 
 def test_the_same_seed_gives_the_same_mutations():
-    for name in ("weighted-v3", "layers-v4", "condensed-v3", "monitor-v2"):
-        data = (STORED / f"{name}.qipf").read_bytes()
+    for kind in ("weighted", "layers", "condensed", "monitor"):
+        data = stored(kind).read_bytes()
         for mutate in dict.fromkeys(MUTATIONS):
             one, two = (mutate(data, np.random.default_rng(3)) for _ in range(2))
             assert one == two, mutate.__name__

@@ -1,10 +1,9 @@
-"""save, load and describe: what belongs together, every format version, files that are none."""
+"""save, load and describe: what belongs together, stored files, files that are none."""
 
 import json
 import os
 import re
 import stat
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +14,14 @@ from torch import nn
 import qipf
 from qipf import QIPF, QIPFFileError, QIPFInputError
 from qipf.io import schema
+from qipf.layered.error_model import ErrorModel
+from qipf.layered.novelty import NoveltyModel
 from qipf.network.forward import fingerprint
 from qipf.storage.save_load import describe, load_field
 from tests.conftest import make_logits
 from tests.storage.forged_files import Forge, changed, saved
-from tests.stored.write_files import calibrated, layered_network, network
+from tests.stored.write_files import HERE, calibrated, layered_network, network, stored
 
-STORED = Path(__file__).parents[1] / "stored"
 QUERIES = make_logits(50, seed=5).numpy()
 
 
@@ -75,7 +75,7 @@ def test_weights_of_another_network_are_rejected_unless_check_is_false(tmp_path,
 
 
 def test_layers_of_another_network_are_rejected():
-    path = STORED / "layers-v4.qipf"
+    path = stored("layers")
     other = layered_network()
     with torch.no_grad():
         other[0].bias += 1
@@ -133,7 +133,7 @@ def test_a_fingerprint_is_of_the_weights_and_buffers():
 
 @pytest.mark.parametrize("kind", ["model", "layers"])
 def test_models_of_a_network_need_it(kind):
-    path = STORED / f"{kind}-v4.qipf"
+    path = stored(kind)
     with pytest.raises(QIPFInputError, match="needs its network"):
         qipf.load(path)
     with pytest.raises(QIPFInputError, match=r"torch\.nn\.Module, got str"):
@@ -143,69 +143,70 @@ def test_models_of_a_network_need_it(kind):
 @pytest.mark.parametrize(("kind", "held"), [("field", "a field"), ("rule", "an accept rule")])
 def test_fields_and_rules_have_no_network(kind, held, net):
     with pytest.raises(QIPFInputError, match=f"holds {held}.*without net"):
-        qipf.load(STORED / f"{kind}-v4.qipf", net)
+        qipf.load(stored(kind), net)
 
 
 def test_only_files_with_a_field_give_a_field():
-    assert type(load_field(STORED / "model-v4.qipf")) is QIPF
+    assert type(load_field(stored("model"))) is QIPF
     with pytest.raises(QIPFFileError, match="holds an accept rule"):
-        load_field(STORED / "rule-v4.qipf")
+        load_field(stored("rule"))
     with pytest.raises(QIPFInputError, match="holds a LayeredQIPF"):
-        load_field(STORED / "layers-v4.qipf")
+        load_field(stored("layers"))
 
 
-# ---------------------------------------------------------------------- every format version
+# ---------------------------------------------------------------------- stored files
 
-KINDS = ("field", "weighted", "model", "calibrated", "rule", "layers", "condensed")
-
-
-def test_every_kind_of_every_version_has_its_file():
-    names = {f"{kind}-v{version}" for kind in KINDS for version in (3, 4, 5)}
-    names |= {"features-v5", "entropy-v5", "novelty-v5"}  # new in version 5
-    names |= {f"monitor-v{version}" for version in (2, 3, 4, 5, 6)}
-    assert {path.stem for path in STORED.glob("*.qipf")} == names
-    assert set(schema.KINDS) <= {*KINDS, "features", "monitor"}
-    assert load_field(STORED / "entropy-v5.qipf").score_ == "entropy"
-    by_novelty = load_field(STORED / "novelty-v5.qipf")
-    assert by_novelty.rule_.max_novelty is not None
-    assert len(by_novelty.calibration_.novelty) == len(by_novelty.calibration_)
-    for version in (3, 4, 5):
-        field = load_field(STORED / f"field-v{version}.qipf")
-        assert field.log_weights_ is None
-        assert (field.normalization, field.fallback) == (
-            ("peak", False) if version < 5 else ("standard", True)
-        )
-        assert (field.score_, field.probabilities_) == ("modes", False)
-        assert load_field(STORED / f"weighted-v{version}.qipf").log_weights_ is not None
-        rule = load_field(STORED / f"calibrated-v{version}.qipf").rule_
-        assert qipf.load(STORED / f"rule-v{version}.qipf") == rule
-        model = qipf.load(STORED / f"model-v{version}.qipf", network())
-        assert model(torch.zeros(1, 4)).accepted is None
-    layered = qipf.load(STORED / "layers-v4.qipf", layered_network())
-    assert 0 < layered.rule_.accepted < layered.rule_.held_out
-    assert layered.detection_.count == 400
+FIELDS = ("field", "weighted", "model", "calibrated", "entropy", "novelty")
+LAYERED = ("layers", "condensed", "features")
+KINDS = (*FIELDS, *LAYERED, "rule")
 
 
-@pytest.mark.parametrize("path", sorted(STORED.glob("*.npz")), ids=lambda path: path.stem)
-def test_fields_score_as_when_they_were_written(path):
-    field = load_field(path.with_suffix(".qipf"))
-    with np.load(path) as expected:
-        assert_scores(field, expected, expected["queries"])
+def load_stored(kind):
+    nets = {"model": network, "layers": layered_network, "condensed": layered_network}
+    return qipf.load(stored(kind), *([nets[kind]()] if kind in nets else []))
 
 
-@pytest.mark.parametrize("path", sorted(STORED.glob("*.json")), ids=lambda path: path.stem)
-def test_layered_models_score_as_when_they_were_written(path):
-    model = qipf.load(path.with_suffix(".qipf"), layered_network())
-    expected = json.loads(path.read_text())
-    assert_scores(model, expected, torch.tensor(expected["queries"]))
+def test_every_kind_has_its_file():
+    assert set(HERE.glob("*.qipf")) == {stored(kind) for kind in (*KINDS, "monitor")}
+    assert set(schema.KINDS) <= {*KINDS, "monitor"}
+    assert load_stored("entropy").score_ == "entropy"
+    assert load_stored("novelty").rule_.max_novelty is not None
+    assert load_stored("field").log_weights_ is None
+    assert load_stored("weighted").log_weights_ is not None
+    assert load_stored("rule") == load_stored("calibrated").rule_
+    assert load_stored("model")(torch.zeros(1, 4)).accepted is None
+    layers = load_stored("layers")
+    assert 0 < layers.rule_.accepted < layers.rule_.held_out
+    assert layers.detection_.count == 400
 
 
-def test_a_model_of_features_scores_as_when_it_was_written():
-    model = qipf.load(STORED / "features-v5.qipf")
-    expected = json.loads((STORED / "features-v5.scores").read_text())
-    assert len(model.layers_) == 1
-    assert 0 < sum(expected["accepted"]) < 20
-    assert_scores(model, expected, {"hidden": expected["hidden"]}, expected["logits"])
+@pytest.mark.parametrize("kind", LAYERED)
+def test_scores_of_stored_layered_models_are_fitted(kind):
+    model = load_stored(kind)
+    layers, lengths = len(model.layers_), model.lengths_
+    assert layers == (1 if kind == "features" else 2)
+    assert len(lengths.subspaces) == len(lengths.sites) >= layers
+    assert model.error_model_.parameters() != ErrorModel.unfitted(layers).parameters()
+    unfitted = NoveltyModel.unfitted(layers, lengths.count)
+    assert model.novelty_model_.parameters() != unfitted.parameters()
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_fields_score_as_when_they_were_written(kind):
+    with np.load(stored(kind).with_suffix(".npz")) as expected:
+        assert_scores(load_field(stored(kind)), expected, expected["queries"])
+
+
+@pytest.mark.parametrize("kind", LAYERED)
+def test_layered_models_score_as_when_they_were_written(kind):
+    model, expected = load_stored(kind), json.loads(stored(kind).with_suffix(".json").read_text())
+    if kind == "features":
+        given = {"hidden": expected["hidden"]}, expected["logits"]
+        assert 0 < sum(expected["accepted"]) < 20
+    else:
+        given = (torch.tensor(expected["queries"]),)
+    assert_scores(model, expected, *given)
+    np.testing.assert_allclose(model(*given).p_error, expected["p_error"], rtol=1e-4)
 
 
 def assert_scores(model, expected, *queries):
@@ -214,7 +215,9 @@ def assert_scores(model, expected, *queries):
         model.uncertainty(*queries), expected["uncertainty"], rtol=1e-4, atol=1e-5
     )
     if "novelty" in expected:
-        np.testing.assert_allclose(model.novelty(*queries), expected["novelty"], rtol=1e-5)
+        np.testing.assert_allclose(
+            model.novelty(*queries), expected["novelty"], rtol=1e-5, atol=1e-5
+        )
     if "accepted" in expected:
         np.testing.assert_allclose(model.p_values(*queries), expected["p_values"], atol=1e-9)
         np.testing.assert_array_equal(model.accepts(*queries), expected["accepted"])
@@ -222,24 +225,34 @@ def assert_scores(model, expected, *queries):
         assert model.rule_ is None
 
 
-@pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_of_an_older_format_is_written_in_the_present_one(kind, version, tmp_path):
-    net = network() if kind == "model" else layered_network()
-    needed = (net,) if kind in ("model", "layers", "condensed") else ()
-    found = qipf.load(STORED / f"{kind}-v{version}.qipf", *needed)
+def test_a_stored_file_is_written_again(kind, tmp_path):
+    found = load_stored(kind)
     qipf.save(found, tmp_path / "new.qipf")
-    assert describe(tmp_path / "new.qipf")[0]["format_version"] == 5
-    again = qipf.load(tmp_path / "new.qipf", *needed)
-    assert str(again) == str(found) if kind == "rule" else again.digest() == found.digest()
+    old, new = (
+        changed(path.read_bytes(), "library_version", value="any")
+        for path in (stored(kind), tmp_path / "new.qipf")
+    )
+    assert new == old
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_an_earlier_format_is_refused(kind, tmp_path):
+    path = tmp_path / "old.qipf"
+    path.write_bytes(
+        changed(stored(kind).read_bytes(), "format_version", value=schema.FORMAT_VERSION - 1)
+    )
+    for use in (qipf.load, load_field, describe):
+        with pytest.raises(QIPFFileError, match=r"an earlier version .* fit and save the model"):
+            use(path)
 
 
 # ---------------------------------------------------------------------- description
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "layers-v3"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_describe_gives_header_and_text(kind):
-    path = STORED / (f"{kind}.qipf" if "-" in kind else f"{kind}-v4.qipf")
+    path = stored(kind)
     header, text = describe(path)
     assert json.loads(json.dumps(header)) == header
     assert header["bytes"] == path.stat().st_size
@@ -251,25 +264,26 @@ def test_describe_lists_arrays_calibration_and_rule(field, tmp_path):
     qipf.save(field, tmp_path / "field.qipf")
     header, text = describe(tmp_path / "field.qipf")
     assert header["library_version"] == qipf.__version__
-    assert (header["kind"], header["network"], header["format_version"]) == ("field", None, 5)
+    assert (header["kind"], header["network"]) == ("field", None)
+    assert header["format_version"] == schema.FORMAT_VERSION
     assert header["arrays"]["centers"] == ["float32", 120, 10]
     assert header["arrays"]["calibration"] == ["float64", 280]
     assert header["rule"]["threshold"] == field.rule_.threshold
     assert header["fitted"]["n_samples_seen"] == 120
     assert text.startswith(field.summary())
-    rule, text = describe(STORED / "rule-v4.qipf")
+    rule, text = describe(stored("rule"))
     assert (rule["kind"], rule["arrays"]) == ("rule", {})
-    assert str(qipf.load(STORED / "rule-v4.qipf")).splitlines()[0] in text
+    assert str(qipf.load(stored("rule"))).splitlines()[0] in text
 
 
 def test_describe_lists_layers():
-    header, text = describe(STORED / "layers-v4.qipf")
+    header, text = describe(stored("layers"))
     assert [(layer["layer"], layer["side"]) for layer in header["layers"]] == [
         ("2", "input"), ("4", "input"),
     ]  # fmt: skip
     for phrase in ("2 (input), weight ", "40 centres", "3 numbers projected to 3", "Accept"):
         assert phrase in text
-    assert "weighted centres" in describe(STORED / "condensed-v4.qipf")[1]
+    assert "weighted centres" in describe(stored("condensed"))[1]
 
 
 # ---------------------------------------------------------------------- writing

@@ -1,8 +1,8 @@
-"""Writes the fixtures of the current format version: one file of each kind, and its scores.
+"""Writes the fixtures of the present format versions: one file of each kind, and its scores.
 
 python -m tests.stored.write_files
 
-Run once for each new format version; files of released versions stay as they are.
+Run once for each new format version, and remove the files of the one before.
 """
 
 import json
@@ -19,6 +19,12 @@ from qipf.monitor import state as monitor_state
 from tests.conftest import make_logits
 
 HERE = Path(__file__).parent
+
+
+def stored(kind: str) -> Path:
+    """The file of this kind; its scores have the same name and another suffix."""
+    version = monitor_state.FORMAT_VERSION if kind == "monitor" else FORMAT_VERSION
+    return HERE / f"{kind}-v{version}.qipf"
 
 
 def network() -> nn.Module:
@@ -70,13 +76,19 @@ def write_layered() -> None:
     """Layered models, of examples and of weighted centres, and their scores of a few inputs."""
     queries = torch.randn(20, 4, generator=torch.Generator().manual_seed(5))
     for name, model in (("layers", calibrated_layers()), ("condensed", layered("coreset"))):
-        path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"
+        path = stored(name)
         qipf.save(model, path)
-        answers = {"queries": queries.tolist(), "uncertainty": model.uncertainty(queries).tolist()}
+        answers = {"queries": queries.tolist(), **scores_of(model(queries))}
         if model.rule_ is not None:
             answers["p_values"] = model.p_values(queries).tolist()
             answers["accepted"] = model.accepts(queries).tolist()
         path.with_suffix(".json").write_text(json.dumps(answers))
+
+
+def scores_of(found: qipf.Prediction) -> dict[str, list[float]]:
+    """The scores of layered models, as JSON values."""
+    names = ("uncertainty", "novelty", "p_error")
+    return {name: getattr(found, name).tolist() for name in names}
 
 
 def feature_arrays(count: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
@@ -93,17 +105,17 @@ def write_features() -> None:
         *feature_arrays(300, 1)
     )
     model.calibrate(*feature_arrays(400, 2)).accept_rule(max_risk=0.1)
-    path = HERE / f"features-v{FORMAT_VERSION}.qipf"
+    path = stored("features")
     qipf.save(model, path)
     features, logits, _ = feature_arrays(20, 5)
     answers = {
         "hidden": features["hidden"].tolist(),
         "logits": logits.tolist(),
-        "uncertainty": model.uncertainty(features, logits).tolist(),
+        **scores_of(model(features, logits)),
         "p_values": model.p_values(features, logits).tolist(),
         "accepted": model.accepts(features, logits).tolist(),
     }
-    path.with_suffix(".scores").write_text(json.dumps(answers))
+    path.with_suffix(".json").write_text(json.dumps(answers))
 
 
 def by_entropy() -> qipf.QIPF:
@@ -133,12 +145,9 @@ def by_novelty() -> qipf.QIPF:
     return field
 
 
-def watched_field(version: int = monitor_state.FORMAT_VERSION) -> qipf.QIPF:
-    """The field of a monitor's state: a stored one, so that its digest is the same everywhere.
-
-    States up to version 3 are of the uncertainty, and their field has no novelties.
-    """
-    return qipf.load(HERE / ("novelty-v5.qipf" if version > 3 else "calibrated-v4.qipf"))
+def watched_field() -> qipf.QIPF:
+    """The field of a monitor's state: a stored one, so that its digest is the same everywhere."""
+    return qipf.load(stored("novelty"))
 
 
 def write_monitor() -> None:
@@ -151,7 +160,7 @@ def write_monitor() -> None:
     high = scores[:, held_out.novelty.argsort()[-60:]]
     monitor.update_scores(*np.c_[random.choice(high, 40, axis=1), [np.nan, np.nan]])
     monitor.notes = {"input": "standard input", "line": 104, "bad_lines": 3, "verdicts": 4}
-    path = HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf"
+    path = stored("monitor")
     monitor.save(path)
     more = random.choice(scores, 50, axis=1)
     answers = {
@@ -179,7 +188,7 @@ def main() -> None:
         "novelty": by_novelty(),
     }
     for name, thing in saved.items():
-        path = HERE / f"{name}-v{FORMAT_VERSION}.qipf"
+        path = stored(name)
         qipf.save(thing, path)
         if name == "rule":
             continue
@@ -192,8 +201,7 @@ def main() -> None:
         np.savez_compressed(path.with_suffix(".npz"), **answers)
     write_layered()
     write_features()
-    if not (HERE / f"monitor-v{monitor_state.FORMAT_VERSION}.qipf").exists():
-        write_monitor()
+    write_monitor()
 
 
 if __name__ == "__main__":

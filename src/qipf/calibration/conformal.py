@@ -172,8 +172,8 @@ class Calibration:
             return self
         if self.novelty is None:
             raise QIPFInputError(
-                "This calibration set has no novelties: an earlier version or a Calibration of "
-                "uncertainties alone made it. Call calibrate() again, or use score='uncertainty'."
+                "This calibration set has no novelties: it is a Calibration of uncertainties "
+                "alone. Call calibrate() of a model, or use score='uncertainty'."
             )
         return self._by_novelty
 

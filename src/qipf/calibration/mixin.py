@@ -24,7 +24,7 @@ from qipf.display import Shown, aligned
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
-from qipf.io.schema import BEFORE_VERSION_5, DECISIONS, written_by
+from qipf.io.schema import DECISIONS, written_by
 from qipf.validation.arrays import blank
 from qipf.validation.not_fitted import QIPFNotFittedError
 
@@ -117,7 +117,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         return self
 
     def training_sample(self) -> TrainingSample | None:
-        """A sample of the training rows or logits; None in files before version 5."""
+        """A sample of the training rows or logits; None if no rows were held out."""
         return self._training
 
     def _refuse_training_rows(self, rows: Tensor) -> None:
@@ -247,10 +247,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         self._require_fitted()
         header, arrays = self.state()
         kept = {key: value for key, value in header.items() if key not in DECISIONS}
-        for part in kept.keys() & BEFORE_VERSION_5.keys():
-            # an entry that means the same as none in earlier files leaves their digests unchanged
-            earlier = BEFORE_VERSION_5[part].items()
-            entries = kept[part].items()
-            kept[part] = {k: v for k, v in entries if (k, v) not in earlier and k not in NOT_SCORES}
+        parameters = kept["parameters"].items()
+        kept["parameters"] = {key: value for key, value in parameters if key not in NOT_SCORES}
         arrays.pop("training", None)
         return str(content_digest(kept, arrays))

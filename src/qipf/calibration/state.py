@@ -62,7 +62,7 @@ def restore_calibration(
             "it has errors, novelties or classes of held-out predictions, but not their scores",
         )
     if "training" in arrays:
-        model._training = _training(path, arrays["training"], header.get("training_rows"))
+        model._training = _training(path, arrays["training"], header["training_rows"])
     if header["rule"] is not None:
         model.rule_ = restored_rule(header["rule"], path)
     if header["detection"] is not None:
@@ -77,8 +77,6 @@ def rule_values(rule: AcceptRule) -> dict[str, Any]:
 
 def restored_rule(values: Any, path: str) -> AcceptRule:
     """The rule from its JSON values; `path` is what errors call the file."""
-    if isinstance(values, dict) and values:  # rules before the novelty was looked at
-        values = {"max_novelty": None, **values}
     require_keys(path, "accept rule", values, [field.name for field in fields(AcceptRule)])
     threshold = values["threshold"]
     try:
@@ -121,8 +119,6 @@ def _training(path: str, rows: Any, total: Any) -> TrainingSample:
 
 
 def _detection(path: str, values: Any) -> ErrorDetection:
-    if isinstance(values, dict) and values:  # format 4 has the calibration set's only
-        values = {"rows": ErrorDetection.rows, **values}
     require_keys(path, "detection", values, [field.name for field in fields(ErrorDetection)])
     count, errors = values["count"], values["errors"]
     if type(count) is not int or type(errors) is not int or not 0 < errors < count:

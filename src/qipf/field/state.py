@@ -13,7 +13,7 @@ from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, warn
 from qipf.field.parameters import check_device, check_parameters
 from qipf.field.potential import HIGHEST_ORDER
 from qipf.io.container import Arrays
-from qipf.io.schema import BEFORE_VERSION_5, refuse, require, require_keys
+from qipf.io.schema import refuse, require, require_keys
 from qipf.validation.parameters import is_integer
 
 #: Largest spread of rows about their centres, in bandwidths: its square stays finite.
@@ -57,8 +57,6 @@ def restore_field(field: Any, header: Mapping[str, Any], arrays: Arrays, path: s
     _set_parameters(field, path, header["parameters"])
     dimension = _check_arrays(path, arrays)
     fitted = header["fitted"]
-    if isinstance(fitted, dict) and fitted:
-        fitted = BEFORE_VERSION_5["fitted"] | fitted
     require_keys(path, "list of fitted values", fitted, FITTED)
     _check_fitted(path, fitted, len(tuple(field.orders)))
     for name in FITTED:
@@ -102,8 +100,6 @@ def _plain(value: Any) -> Any:
 
 
 def _set_parameters(field: Any, path: str, parameters: Any) -> None:
-    if isinstance(parameters, dict) and parameters:
-        parameters = BEFORE_VERSION_5["parameters"] | parameters
     require_keys(path, "list of parameters", parameters, field.get_params())
     orders, seed = parameters["orders"], parameters["random_state"]
     if not isinstance(orders, list) or not all(type(p) is int for p in orders):

@@ -5,17 +5,11 @@ from typing import Any, NoReturn
 from qipf._version import __version__
 from qipf.errors import QIPFFileError
 
-#: Format version that is written; versions from `OLDEST` on are read.
-FORMAT_VERSION, OLDEST = 5, 3
+#: Format version of models and accept rules; no other is read.
+FORMAT_VERSION = 6
 
 #: Header entries that the scores do not depend on.
 DECISIONS = ("rule", "detection", "training_rows")
-
-#: Entries that fields in files of versions 3 and 4 lack, and what they are there.
-BEFORE_VERSION_5: dict[str, dict[str, Any]] = {
-    "parameters": {"normalization": "peak", "fallback": False, "nan_policy": "raise"},
-    "fitted": {"score": "modes", "probabilities": False},
-}
 
 #: What a file holds, by its kind.
 KINDS = {
@@ -42,36 +36,32 @@ def written_by() -> dict[str, Any]:
     return {"format_version": FORMAT_VERSION, "library_version": __version__}
 
 
-def checked_header(header: dict[str, Any], path: str) -> dict[str, Any]:
-    """The header in the present format, after checks of its version, kind and keys."""
-    kind, version = header.get("kind"), header.get("format_version")
+def check_header(header: dict[str, Any], path: str) -> None:
+    """Raise `QIPFFileError` for a header of another version or kind, or with other keys."""
+    kind = header.get("kind")
     if kind == "monitor":
         raise QIPFFileError(
             f"{path} holds {KINDS['monitor']}, not a model. It is for qipf monitor --state, or "
             "ShiftMonitor.load(path, model)."
         )
-    require_version(path, header, FORMAT_VERSION, OLDEST)
+    require_version(path, header, FORMAT_VERSION, "fit and save the model again")
     if not isinstance(kind, str) or kind not in _KEYS:
         refuse(path, f"its kind is {kind!r:.80}")
-    if version == 3 and kind != "rule":  # layered models had no decisions yet, and none a detection
-        header = {"rule": None, "detection": None, **header}
-    if "parameters" in header:  # older files have no sample of training rows
-        header = {"training_rows": None, **header}
-    if kind in ("layers", "features"):  # nor lengths of rows
-        header = {"lengths": [], **header}
     require_keys(path, "header", header, _KEYS[kind])
     if not isinstance(header["library_version"], str):
         refuse(path, f"its library_version is {header['library_version']!r:.80}")
-    return header
 
 
-def require_version(path: str, header: dict[str, Any], newest: int, oldest: int = 1) -> None:
-    """Raise `QIPFFileError` for a format version that cannot be read."""
+def require_version(path: str, header: dict[str, Any], present: int, remedy: str) -> None:
+    """Raise `QIPFFileError` for another format version; `remedy` is for an earlier one."""
     version = header.get("format_version")
-    if type(version) is not int or version < oldest:
-        refuse(path, f"its format version is {version!r:.80}; {oldest} to {newest} are read")
-    if version > newest:
-        refuse(path, f"a newer qipf wrote it (format {version}, here {newest}): update qipf")
+    if type(version) is not int or version < 1:
+        refuse(path, f"its format version is {version!r:.80}")
+    formats = f"format {version}, here {present}"
+    if version < present:
+        refuse(path, f"an earlier version of qipf wrote it ({formats}): {remedy}")
+    if version > present:
+        refuse(path, f"a newer qipf wrote it ({formats}): update qipf")
 
 
 def require_keys(path: str, what: str, found: Any, expected: Any) -> None:

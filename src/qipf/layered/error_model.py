@@ -110,7 +110,7 @@ class ErrorModel:
 
     @classmethod
     def unfitted(cls, layers: int) -> "ErrorModel":
-        """The mixture's log-odds: without tuning rows, and in files of earlier versions."""
+        """The mixture's log-odds, where nothing can be fitted."""
         slopes = torch.zeros(2 + layers).double()
         slopes[0] = 1
         return cls(LogOdds(0.0, slopes[1:2]), LogOdds(0.0, slopes[:1]), LogOdds(0.0, slopes))

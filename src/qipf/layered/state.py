@@ -56,7 +56,7 @@ LAYER_ARRAYS: dict[str, tuple[type, int]] = {
 #: Largest mean of a layer's outputs: differences from it must not overflow.
 LARGEST = 1e30
 
-#: Arrays of the uncertainty and the novelty; none in a file without scores that were fitted.
+#: Arrays of the uncertainty and the novelty.
 SCORES = ("error_model", "novelty_model")
 
 #: Arrays of each layer whose lengths are measured.
@@ -74,11 +74,8 @@ def layered_state(model: "LayeredModel") -> tuple[dict[str, Any], Arrays]:
         parameters["layers"] = list(model.layers)
     decisions, arrays = calibration.calibration_state(model)
     arrays["weights"] = model.weights_.numpy()
-    scores = [s.parameters() for s in (model.error_model_, model.novelty_model_)]
-    count, lengths = len(model.layers_), model.lengths_
-    unfitted = ErrorModel.unfitted(count), NoveltyModel.unfitted(count, lengths.count)
-    if scores != [s.parameters() for s in unfitted]:
-        arrays |= {name: np.array(own) for name, own in zip(SCORES, scores, strict=True)}
+    arrays |= {name: np.array(getattr(model, f"{name}_").parameters()) for name in SCORES}
+    lengths = model.lengths_
     if lengths.sites:
         arrays["shortest"] = lengths.shortest.cpu().numpy()
         for number, subspace in enumerate(lengths.subspaces):
@@ -105,8 +102,6 @@ def restore_layers(
     sites = _checked_layers(path, header["layers"], sides)
     measured = _checked_sites(path, header["lengths"], sides, ("layer", "side"))
     parameters = header["parameters"]
-    if isinstance(parameters, dict) and parameters:
-        parameters = {"nan_policy": "raise", "effort": "full", **parameters}  # not in earlier files
     _check_parameters(path, parameters)
     _check_arrays(path, arrays, len(sites), len(measured))
     weights = arrays["weights"]
@@ -194,12 +189,12 @@ def _checked_layers(path: str, layers: Any, sides: tuple[str, ...]) -> tuple[Lay
 def _lengths(
     path: str, sites: tuple[LayerSite, ...], metrics: dict[LayerSite, Metric], arrays: Arrays
 ) -> RowLengths:
-    if not sites:
-        return RowLengths.of({}, (), {})
     if any(site.side == "features" and site not in metrics for site in sites):
         refuse(path, "it reads lengths of features that have no field")
     if not set(metrics) <= set(sites):
         refuse(path, "its lengths leave out layers that have fields")
+    if not sites:
+        return RowLengths.of({}, (), {})
     shortest, subspaces = arrays["shortest"], []
     for number in range(len(sites)):
         mean, directions = (arrays[f"{name} {number}"] for name in LENGTHS)
@@ -222,14 +217,11 @@ def _checked_scores(
     path: str, arrays: Arrays, layers: int, measured: int
 ) -> tuple[ErrorModel, NoveltyModel]:
     error, novelty = ErrorModel.unfitted(layers), NoveltyModel.unfitted(layers, measured)
-    if not any(name in arrays for name in SCORES):
-        return error, novelty
     parameters = [_tensor(arrays[name]) for name in SCORES]
     sizes = len(error.parameters()), len(novelty.parameters())
     for name, found, size in zip(SCORES, parameters, sizes, strict=True):
         if len(found) != size:
-            wrong = f"its {name} has {len(found)} numbers, not {size}"
-            refuse(path, f"{wrong}; if an earlier version wrote it, fit again")
+            refuse(path, f"its {name} has {len(found)} numbers, not {size}")
     error, novelty = ErrorModel.of(parameters[0]), NoveltyModel.of(parameters[1], layers, measured)
     for part in (error.gate, error.far, error.near, novelty.log_odds):
         if not bool((part.slopes >= 0).all()):
@@ -240,12 +232,10 @@ def _checked_scores(
 def _check_arrays(path: str, arrays: Arrays, layers: int, measured: int) -> None:
     kinds = {f"{name} {i}": kind for i in range(layers) for name, kind in LAYER_ARRAYS.items()}
     kinds |= {f"{name} {i}": kind for i in range(measured) for name, kind in LENGTHS.items()}
-    kinds |= dict.fromkeys(["weights", *(["shortest"] if measured else [])], (np.float64, 1))
-    if any(name in arrays for name in SCORES):
-        kinds |= dict.fromkeys(SCORES, (np.float64, 1))
+    others = ["weights", *SCORES, *(["shortest"] if measured else [])]
+    kinds |= dict.fromkeys(others, (np.float64, 1))
     if set(arrays) - calibration.ARRAYS != set(kinds):
-        wrong = f"its arrays are {sorted(arrays)!r:.80}"
-        refuse(path, f"{wrong}; if an earlier version wrote it, fit again")
+        refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
     for name, (kind, axes) in kinds.items():
         array = arrays[name]
         if array.dtype != kind or array.ndim != axes or 0 in array.shape:

@@ -29,9 +29,8 @@ from qipf.monitor.score_test import ScoreTest
 from qipf.monitor.trail import MOST, Trail
 from qipf.monitor.two_sample import WindowStatistics
 
-#: Version that is written; states of version 2 have no `start`, and up to version 3 the score was
-#: the uncertainty; up to version 4 there was no trail, and up to version 5 one test only.
-FORMAT_VERSION = 6
+#: Format version of states; no other is read.
+FORMAT_VERSION = 7
 
 #: Scores that are tested, by the parameter `score`; at a tie the first is reported.
 TESTED = {"both": ("novelty", "uncertainty"), **{score: (score,) for score in SCORES}}
@@ -137,9 +136,7 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
             f"{name} holds {what}, where {KINDS['monitor']} is expected. Name a separate file for "
             "the state; it is created if it does not exist."
         )
-    require_version(name, header, FORMAT_VERSION, 2)
-    if header["format_version"] < FORMAT_VERSION:
-        header, arrays = _converted(name, header, arrays)
+    require_version(name, header, FORMAT_VERSION, "start a new monitor, in another file")
     require_keys(name, "header", header, _KEYS)
     require(header["score"] in tuple(TESTED), name, "score", header["score"])
     tested = TESTED[header["score"]]
@@ -157,27 +154,6 @@ def read_state(path: Path | str, digest: str) -> tuple[dict[str, Any], Arrays]:
     if not _are_notes(header["notes"]):
         refuse(name, "its notes are not integers and strings")
     return header, arrays
-
-
-def _converted(name: str, header: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
-    """Header and arrays of an older version, in the form of the present one."""
-    version, header, arrays = header["format_version"], dict(header), dict(arrays)
-    if version == 2:
-        header["start"] = None
-    if version <= 3:
-        header["score"] = "uncertainty"
-        arrays.setdefault("uncertainty", arrays.get("recent", np.empty(0)))
-    if version <= 4:
-        header["trail"] = [header.get("seen"), 1]
-        arrays["trail"] = np.empty(0)
-    require_keys(name, "header", header, (_KEYS - {"tests"}) | set(_OF_TEST))
-    score = header["score"]
-    require(score in SCORES, name, "score", score)
-    if isinstance(header["start"], dict):
-        header["start"] = {**header["start"], "score": score}
-    header["tests"] = {score: {key: header.pop(key) for key in _OF_TEST}}
-    renamed = {key if key in _ARRAYS else f"{score} {key}": value for key, value in arrays.items()}
-    return header, renamed
 
 
 def restored_state(

@@ -305,8 +305,6 @@ class WrappedModel(NetworkModel):
     ) -> "WrappedModel":
         """The model in a file's header and arrays; without `net` it can only be described."""
         network = header["network"]
-        if isinstance(network, dict):  # files of older versions are of networks with classes
-            network = {"task": "multiclass", "ignore_index": IGNORED, **network}
         require_keys(
             path, "network", network, ("layer", "pooling", "task", "ignore_index", "fingerprint")
         )

@@ -1,7 +1,7 @@
 """save and load: models and accept rules in one file, without pickle.
 
 A file is a safetensors file with a JSON header (`qipf.io.container`); `qipf.io.schema` lists the
-kinds and the keys of their headers. Format version 5 is written, versions 3 to 5 are read.
+kinds and the keys of their headers. Files of one format version are written and read.
 docs/architecture.md lists the arrays and header entries of each kind.
 """
 
@@ -20,7 +20,7 @@ from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
 from qipf.io.inputs import reading
-from qipf.io.schema import KINDS, checked_header, refuse, written_by
+from qipf.io.schema import KINDS, check_header, refuse, written_by
 from qipf.layered.features import FeatureQIPF
 from qipf.layered.model import LayeredQIPF
 from qipf.network.features import LayerSite
@@ -229,7 +229,7 @@ def _restored(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | N
 
 
 def _checked(header: dict[str, Any], arrays: Any, path: str, net: nn.Module | None) -> Any:
-    header = checked_header(header, path)
+    check_header(header, path)
     if header["kind"] == "rule":
         if arrays:
             refuse(path, f"its arrays are {sorted(arrays)!r:.80}")
