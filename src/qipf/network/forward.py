@@ -169,8 +169,9 @@ def named_layer(net: nn.Module, layer: str) -> nn.Module:
     if isinstance(layer, str) and layer:
         found: nn.Module | None = net
         for part in layer.split("."):
-            # a dict: what scripted modules have has no `get`
-            found = None if found is None else dict(found._modules.items()).get(part)
+            # what scripted modules have has no `get`
+            known = found is not None and part in found._modules
+            found = found._modules[part] if known and found is not None else None
         if found is not None:
             return found
     layers = {name: module for name, module in net.named_modules(remove_duplicate=False) if name}

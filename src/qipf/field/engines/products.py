@@ -33,13 +33,13 @@ def product(
 
 def _usable(rows: Tensor, others: Tensor) -> bool:
     """Whether oneDNN can compute the product, and is expected to be faster."""
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or rows.device.type != "cpu":
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
-    if rows.dtype != torch.float32 or others.dtype != torch.float32:
+    if others.shape[0] < NARROWEST or rows.numel() * others.shape[0] < FEWEST:
+        return False
+    if rows.device.type != "cpu" or rows.dtype != torch.float32 or others.dtype != torch.float32:
         return False
     if torch.is_grad_enabled() and (rows.requires_grad or others.requires_grad):
-        return False
-    if len(others) < NARROWEST or rows.numel() * len(others) < FEWEST:
         return False
     return _installed() and bool(torch.backends.mkldnn.enabled)
 
