@@ -121,8 +121,10 @@ def main() -> None:
         for seed in options.seeds:
             suite = replace(find(options.suite), seed=seed)
             setting = Setting(suite, options.run, options.device, options.data)
+            bench = NetworkBench(setting, network)
+            bench.network.eval()  # trained now, if it has to be: not without gradients
             with torch.no_grad():
-                rows = list(rows_of(NetworkBench(setting, network), options.reduction))
+                rows = list(rows_of(bench, options.reduction))
             old = read(options.output)
             kept = [r for r in old if (r["network"], r["seed"]) != (network, str(seed))]
             with options.output.open("w", newline="") as file:

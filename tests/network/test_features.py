@@ -105,7 +105,8 @@ def test_the_only_layer_behind_a_recurrent_one():
         def forward(self, x):
             return self.head(self.gru(x)[0][:, -1])
 
-    assert sites_of(Recurrent(), numbers(2, 4, 5)) == (LayerSite("head", "input"),)
+    expected = LayerSite("gru", "output"), LayerSite("head", "input")
+    assert sites_of(Recurrent(), numbers(2, 4, 5)) == expected
     words = nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 3))
     assert sites_of(words, torch.tensor([[1, 2], [3, 4]])) == (LayerSite("1", "input"),)
 
@@ -131,16 +132,37 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("recurrent", [nn.GRU(5, 6, batch_first=True), nn.GRUCell(5, 6)])
 def test_a_layer_behind_a_recurrent_one_does_not_read_the_input(recurrent):
     head = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    sites = sites_of(Recurrent(nn.Identity(), recurrent, head), numbers(2, 4, 5))
-    assert sites == (LayerSite("after.0", "input"), LayerSite("after.2", "input"))
-    sites = sites_of(Recurrent(nn.Linear(5, 5), recurrent, head), numbers(2, 4, 5))
-    assert sites == (LayerSite("after.0", "input"), LayerSite("after.2", "input"))
+    own = (LayerSite("recurrent"),) if isinstance(recurrent, nn.GRU) else ()
+    after = LayerSite("after.0", "input"), LayerSite("after.2", "input")
+    for before in (nn.Identity(), nn.Linear(5, 5)):
+        sites = sites_of(Recurrent(before, recurrent, head), numbers(2, 4, 5))
+        assert sites == (*own, *after)
 
 
 def test_a_layer_before_a_recurrent_one_reads_the_input():
-    net = Recurrent(nn.Linear(5, 5), nn.GRU(5, 6, batch_first=True), nn.Identity())
+    net = Recurrent(nn.Linear(5, 5), nn.GRUCell(5, 6), nn.Identity())
     with pytest.raises(QIPFInputError, match="No inner layers"):
         sites_of(net, numbers(2, 4, 5))
+
+
+class Packed(nn.Module):
+    """A recurrent layer that reads packed sequences, or has tokens first."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.gru, self.head = nn.GRU(5, 6, batch_first=batch_first), nn.Linear(6, 3)
+
+    def forward(self, x):
+        if not self.gru.batch_first:
+            return self.head(self.gru(x.transpose(0, 1))[1][0])
+        lengths = torch.full((len(x),), x.shape[1])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.head(self.gru(packed)[1][0])
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_recurrent_layers_whose_output_has_no_row_for_each_input_are_left_out(batch_first):
+    assert sites_of(Packed(batch_first), numbers(2, 4, 5)) == (LayerSite("head", "input"),)
 
 
 @pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.ReLU()), nn.Identity()])

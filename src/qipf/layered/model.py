@@ -69,9 +69,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     net : a trained network that returns logits (n, classes), or one logit, (n, 1) or (n,), of
         class 1 against class 0. Its inputs are a tensor, several, or keyword inputs; texts are
         tokens that an embedding layer reads, with an ``attention_mask`` where they are padded.
-    layers : ``"auto"`` tries the inputs of at most eight dense or convolutional layers, evenly
-        over the network's depth, and keeps those with a notable weight; or the names of layers
-        whose outputs to use.
+    layers : ``"auto"`` tries at most eight layers, evenly over the network's depth, and keeps those
+        with a notable weight: the inputs of dense and convolutional layers, and the outputs of
+        recurrent ones. Or the names of layers whose outputs to use.
     max_centers : largest number of centres of a layer's field. With ``"distilled"`` the default,
         60,000, stands for 1,500, or 20 for each class if that is more. Except with ``"random"``
         fields are made of up to 60,000 examples, or `max_centers` if that is larger.

@@ -156,26 +156,33 @@ def attention_mask(example: Example) -> Tensor | None:  # (n, tokens)
 
 
 def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:
-    """The inputs of at most `MOST_LAYERS` computing layers, evenly over the depth, last included.
+    """The inputs of computing layers and the outputs of recurrent ones, at most `MOST_LAYERS`.
 
-    `run` passes a small batch through the network. The first computing layer reads the input
-    itself and is left out, unless a recurrent layer runs before it, or an embedding and it is the
-    only one. So is a layer that runs more than once in a pass.
+    They are taken evenly over the depth, the last one included. `run` passes a small batch through
+    the network. The first computing layer reads the input itself and is left out, unless a
+    recurrent layer runs before it, or an embedding and it is the only one. So is a layer that runs
+    more than once in a pass. Recurrent layers are read if they take tensors (n, tokens, d).
     """
-    ran: list[tuple[str, nn.Module]] = []
+    ran: list[tuple[LayerSite, nn.Module]] = []
+
+    def add(name: str, layer: nn.Module, given: tuple[Any, ...]) -> None:
+        whole = isinstance(layer, nn.RNNBase) and layer.batch_first
+        batched = whole and isinstance(given[0], Tensor) and given[0].ndim == 3
+        ran.append((LayerSite(name, "output" if batched else "input"), layer))
+
     hooks = {
-        LayerSite(name, "input"): lambda layer, *_, name=name: ran.append((name, layer))
+        LayerSite(name, "input"): partial(add, name)
         for name, layer in net.named_modules()
         if name and isinstance(layer, (*COMPUTING, *RECURRENT, *EMBEDDING))
     }
     with hooked(net, hooks):
         run()
-    order = [name for name, layer in ran if isinstance(layer, COMPUTING)]
-    earlier = [layer for _, layer in takewhile(lambda own: own[0] not in order, ran)]
-    behind = RECURRENT if len(order) > 1 else (*RECURRENT, *EMBEDDING)
-    first_too = any(isinstance(layer, behind) for layer in earlier)
-    inner = order if first_too else order[1:]
-    once = [name for name in inner if order.count(name) == 1]
+    computing = [site for site, layer in ran if isinstance(layer, COMPUTING)]
+    earlier = [layer for _, layer in takewhile(lambda own: own[0] not in computing, ran)]
+    behind = RECURRENT if len(computing) > 1 else (*RECURRENT, *EMBEDDING)
+    left_out = [] if any(isinstance(layer, behind) for layer in earlier) else computing[:1]
+    order = [site for site, _ in ran if site in computing or site.side == "output"]
+    once = [site for site in order if site not in left_out and order.count(site) == 1]
     if not once:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "
@@ -184,7 +191,7 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
         )
     count = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]
-    return tuple(LayerSite(once[place], "input") for place in places)
+    return tuple(once[place] for place in places)
 
 
 def named_sites(net: nn.Module, layers: Sequence[str]) -> tuple[LayerSite, ...]:
