@@ -333,6 +333,23 @@ def test_bad_loaders_are_refused_and_leave_nothing_behind(images):
             model(images)
 
 
+def test_a_network_that_changes_its_input_is_exported(images, tmp_path):
+    class Scales(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def forward(self, x):
+            return self.net(x.sub_(0.3).div_(0.37))
+
+    before = images.clone()
+    model = qipf.wrap(Scales()).fit([images])
+    written = model.export_onnx(tmp_path / "model.onnx")
+    assert written.difference is None or written.difference < 1e-4
+    assert torch.equal(model.uncertainty(images), model.uncertainty(images))
+    assert torch.equal(images, before)
+
+
 def test_an_activation_in_place_does_not_reach_the_captured_layer():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)).eval()

@@ -102,7 +102,7 @@ def tokens_of(net: nn.Module, example: Example) -> Tokens | None:
     }
     if layers:
         with hooked(net, layers):
-            call(net, few)
+            call(net, few, copy=False)  # an input is recognised by its memory
     return found[max(found)] if found else None
 
 

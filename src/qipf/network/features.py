@@ -139,8 +139,7 @@ def run_in_batches(
         bounds = [count * k // number for k in range(number + 1)]
     for start, stop in pairwise(bounds):
         part = example if len(bounds) == 2 else example.take(slice(start, stop))
-        # copied: the network may change its inputs in place
-        part = part.mapped(lambda part: part.to(device, copy=True))
+        part = part.mapped(lambda part: part.to(device))
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))
         parts.append((single_logits(output), rows))

@@ -202,10 +202,14 @@ def logits_of(output: Any) -> Tensor:
     return found
 
 
-def call(net: nn.Module, example: Example, fitted: Example | None = None) -> Any:
-    """The network's output; an error names the inputs and those that it was `fitted` with."""
+def call(net: nn.Module, example: Example, fitted: Example | None = None, copy: bool = True) -> Any:
+    """The network's output; an error names the inputs and those that it was `fitted` with.
+
+    The network gets a copy of the inputs, which it may change in place.
+    """
+    given = example.mapped(torch.clone) if copy else example
     try:
-        return net(*example.inputs, **example.options)
+        return net(*given.inputs, **given.options)
     except (QIPFError, torch.cuda.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
