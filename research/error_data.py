@@ -183,7 +183,7 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     images, labels = unit_range(data.train_images[held]), data.train_labels[held].to(device)
 
     with evaluating(net):
-        sites = chosen_sites(net, lambda: net(images[:2].to(device)))
+        sites = chosen_sites(net, lambda: net(images[:2].to(device)), 2)
         parts = [
             run_in_batches(net, unit_range(data.train_images[p]), sites) for p in kept.split(5000)
         ]

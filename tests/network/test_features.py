@@ -61,7 +61,7 @@ def lenet():
 
 
 def sites_of(net, inputs):
-    return chosen_sites(net.eval(), lambda: net(inputs))
+    return chosen_sites(net.eval(), lambda: net(inputs), len(inputs))
 
 
 # ---------------------------------------------------------------------- choosing
@@ -146,23 +146,32 @@ def test_a_layer_before_a_recurrent_one_reads_the_input():
 
 
 class Packed(nn.Module):
-    """A recurrent layer that reads packed sequences, or has tokens first."""
+    """A recurrent layer that reads packed sequences or pieces, or has tokens first."""
 
-    def __init__(self, batch_first):
+    def __init__(self, batch_first, by="packed"):
         super().__init__()
+        self.by = by
         self.gru, self.head = nn.GRU(5, 6, batch_first=batch_first), nn.Linear(6, 3)
 
     def forward(self, x):
         if not self.gru.batch_first:
             return self.head(self.gru(x.transpose(0, 1))[1][0])
+        if self.by == "pieces":  # of each input two
+            return self.head(
+                self.gru(x.reshape(-1, x.shape[1] // 2, 5))[1][0].view(len(x), 2, 6).sum(1)
+            )
+        if self.by == "keyword":
+            return self.head(self.gru(input=x)[1][0])
         lengths = torch.full((len(x),), x.shape[1])
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
         return self.head(self.gru(packed)[1][0])
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
-def test_recurrent_layers_whose_output_has_no_row_for_each_input_are_left_out(batch_first):
-    assert sites_of(Packed(batch_first), numbers(2, 4, 5)) == (LayerSite("head", "input"),)
+@pytest.mark.parametrize(
+    "net", [Packed(True), Packed(False), Packed(True, "pieces"), Packed(True, "keyword")]
+)
+def test_recurrent_layers_whose_output_has_no_row_for_each_input_are_left_out(net):
+    assert sites_of(net, numbers(2, 4, 5)) == (LayerSite("head", "input"),)
 
 
 @pytest.mark.parametrize("net", [nn.Linear(4, 3), nn.Sequential(nn.ReLU()), nn.Identity()])
@@ -361,5 +370,5 @@ def test_hooks_are_gone_even_after_an_error():
     with pytest.raises(QIPFInputError), hooked(net, {LayerSite("nowhere"): print}):
         pass
     with pytest.raises(RuntimeError):
-        chosen_sites(net, lambda: net(numbers(2, 5)))
+        chosen_sites(net, lambda: net(numbers(2, 5)), 2)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())

@@ -64,7 +64,7 @@ class Explanation:
     uncertainty: float
     probability: float  # of the predicted class in the mixture
     posteriors: tuple[LayerPosterior, ...]  # the softmax's first, then the layers' in order
-    layer: str | None  # the layer with the largest share; None without layers
+    layer: str | None  # that with the largest share, or least sure of the class; None without any
     rival: int | None  # the most probable other class in that layer
     nearest: tuple[Neighbor, ...]  # training examples of the predicted class, nearest first
     nearest_rival: tuple[Neighbor, ...]  # and of the rival
@@ -90,6 +90,12 @@ class Explanation:
             known = self.novelty_p_value is not None
             found.append("unlike the training data" if known else "novelty above zero")
         return ", ".join(found) or "nothing unusual"
+
+    @property
+    def _why_layer(self) -> str:
+        """What the layer with the neighbours is chosen by."""
+        used = any(posterior.weight > 0 for posterior in self.posteriors[1:])
+        return "largest share" if used else f"least sure of class {self.predicted}"
 
     @property
     def _novel(self) -> bool:
@@ -148,7 +154,7 @@ class Explanation:
                 f"  novelty = {_sum(self.novelty_terms)}",
             ]
         if self.layer is not None:
-            lines.append(f"  nearest training examples in {self.layer} (largest share):")
+            lines.append(f"  nearest training examples in {self.layer} ({self._why_layer}):")
             for label, near in ((self.predicted, self.nearest), (self.rival, self.nearest_rival)):
                 lines.append(f"    of class {label}: {_near(near)}")
         return "\n".join(lines)

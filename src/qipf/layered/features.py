@@ -64,7 +64,7 @@ class FeatureQIPF(LayeredModel):
 
     Attributes
     ----------
-    layers_ : the layers that are used; those with little weight are left out.
+    layers_ : the layers that are read; those with little weight are left out.
     fields_, weights_ : as in `LayeredQIPF`; examples are positions in the arrays.
     perturbed_ : names of the perturbed copies that the weights were learned from.
     calibration_, detection_, rule_ : see `calibrate` and `accept_rule`; None before.

@@ -130,13 +130,13 @@ def require_numbers(logits: Tensor, rows: Rows, places: Tensor, change: str = ""
             given = f"Example {first} of the loader"
             remedy = "Drop or repair it first."
             if not bool(good.any()) and len(good) > 1:
-                given = f"Every one of {len(good)} examples of the loader"
-                remedy = "Look for NaN in the network's weights."
+                given += f" and all {len(good)} of its batch"
+                remedy = "Look for NaN in these inputs, or in the network's weights."
             if change:
                 given = f"A copy of example {first} of the loader ({change})"
                 remedy = "Limit the values in the network where it does so: fit perturbs inputs."
             raise QIPFInputError(
-                f"{given} makes the network, or one of its layers, give NaN or infinity. {remedy}"
+                f"{given}: the network, or one of its layers, gives NaN or infinity. {remedy}"
             )
 
 

@@ -154,20 +154,24 @@ def attention_mask(example: Example) -> Tensor | None:  # (n, tokens)
     return example.tensors.get("attention_mask")
 
 
-def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, ...]:
+def chosen_sites(net: nn.Module, run: Callable[[], object], count: int) -> tuple[LayerSite, ...]:
     """The inputs of computing layers and the outputs of recurrent ones, at most `MOST_LAYERS`.
 
-    They are taken evenly over the depth, the last one included. `run` passes a small batch through
-    the network. The first computing layer reads the input itself and is left out, unless a
-    recurrent layer runs before it, or an embedding and it is the only one. So is a layer that runs
-    more than once in a pass. Recurrent layers are read if they take tensors (n, tokens, d).
+    They are taken evenly over the depth, the last one included. `run` passes a small batch of
+    `count` inputs through the network. The first computing layer reads the input itself and is left
+    out, unless a recurrent layer runs before it, or an embedding and it is the only one. So is a
+    layer that runs more than once. Recurrent layers are read if they take tensors
+    (count, tokens, d).
     """
     ran: list[tuple[LayerSite, nn.Module]] = []
 
     def add(name: str, layer: nn.Module, given: tuple[Any, ...]) -> None:
-        whole = isinstance(layer, nn.RNNBase) and layer.batch_first
-        batched = whole and isinstance(given[0], Tensor) and given[0].ndim == 3
-        ran.append((LayerSite(name, "output" if batched else "input"), layer))
+        side = "input"
+        if isinstance(layer, nn.RNNBase) and layer.batch_first and given:
+            read = given[0]
+            if isinstance(read, Tensor) and read.ndim == 3 and len(read) == count:
+                side = "output"
+        ran.append((LayerSite(name, side), layer))
 
     hooks = {
         LayerSite(name, "input"): partial(add, name)
@@ -188,8 +192,8 @@ def chosen_sites(net: nn.Module, run: Callable[[], object]) -> tuple[LayerSite, 
             "first). Name them: layers=[...], or use qipf.wrap(net), which uses the logits. Layers "
             "of scripted or traced networks cannot be read: pass the module they were made from."
         )
-    count = min(MOST_LAYERS, len(once))
-    places = [round(i * (len(once) - 1) / max(1, count - 1)) for i in range(count)]
+    most = min(MOST_LAYERS, len(once))
+    places = [round(i * (len(once) - 1) / max(1, most - 1)) for i in range(most)]
     return tuple(once[place] for place in places)
 
 
