@@ -29,6 +29,7 @@ from qipf.bench.methods.feature_scores import class_means
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import BENCH_NETWORKS, CLEAN, PAPER_CORRUPTIONS, Suite
+from qipf.export.program import Example
 from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.effort import FULL
@@ -183,7 +184,7 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     images, labels = unit_range(data.train_images[held]), data.train_labels[held].to(device)
 
     with evaluating(net):
-        sites = chosen_sites(net, lambda: net(images[:2].to(device)), 2)
+        sites = chosen_sites(net, lambda: net(images[:2].to(device)), Example((images[:2],), {}))
         parts = [
             run_in_batches(net, unit_range(data.train_images[p]), sites) for p in kept.split(5000)
         ]

@@ -11,6 +11,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench
 from qipf.bench.suites import CLEAN
+from qipf.export.program import Example
 from qipf.layered.holdout import LABELS, PLACES, Examples
 from qipf.layered.perturbations import FOR_IMAGES, Perturbation, perturbed, strengths
 from qipf.layered.tuning import Tuning
@@ -71,7 +72,7 @@ def study_of(bench: NetworkBench, centers: int, tuning: int, test: int, draw: in
     shown = unit_range(data.test_images[:test]).to(device)
     tasks = dict.fromkeys((t.corruption, t.level) for t in bench.setting.suite.tasks())
     with torch.no_grad(), evaluating(network):
-        sites = chosen_sites(network, lambda: network(images[:2]), 2)
+        sites = chosen_sites(network, lambda: network(images[:2]), Example((images[:2],), {}))
         levels = _levels(network, images[:600], labels[:600])
         print(bench.spec.name, levels, flush=True)
         rows = run_in_batches(network, unit_range(data.train_images[kept]).to(device), sites)[1]

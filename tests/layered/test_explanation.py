@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from qipf import QIPFInputError
-from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor, shares
+from qipf.layered.class_field import ClassField
+from qipf.layered.explanation import Explanation, LayerPosterior, Neighbor, _neighbors, shares
+from qipf.layered.metric import Metric
 
 
 def test_an_explanation_is_the_prediction_taken_apart(model, fresh):
@@ -219,3 +221,14 @@ def test_the_reason_of_a_novelty_is_its_largest_term():
     terms = (("constant", 9.0), ("energy", 2.0), ("last layer", -1.0), ("distance", 0.5))
     told = Explanation(1, -2.0, 0.9, (), None, None, (), (), novelty=1.5, novelty_terms=terms)
     assert told.reason == "the largest term of the novelty is that of energy (2)"
+
+
+def test_an_example_is_named_once_though_it_stands_for_several_centres():
+    angles = torch.linspace(0, 1, 6)
+    metric = Metric(torch.zeros(2), torch.eye(2), False)
+    centers = torch.stack([angles.cos(), angles.sin()], 1)
+    examples, labels = torch.tensor([7, 7, 8, 8, 9, 9]), torch.zeros(6, dtype=torch.long)
+    field = ClassField(metric, centers, labels, 2, 0.5, examples)
+    (near,) = _neighbors(field, torch.tensor([[1.0, 0.0]]), torch.tensor([0]), 2)
+    assert [neighbor.index for neighbor in near] == [7, 8]
+    assert near[0].cosine == pytest.approx(1.0)

@@ -53,15 +53,15 @@ def test_perturbed_copies_are_used_and_told():
         FeatureQIPF().fit(*TRAIN, perturbed=shorter)
 
 
-@pytest.mark.parametrize("given", ["logits", "probabilities"])
-def test_the_warning_says_when_the_energy_is_nearly_constant(given):
+def test_the_last_layer_serves_the_novelty_of_few_examples():
     features, logits, labels = examples(40, 0)
-    if given == "probabilities":
-        logits = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    with pytest.warns(QIPFWarning, match="the novelty is the energy of the logits") as warned:
-        FeatureQIPF().fit(features, logits, labels)
-    told = [str(w.message) for w in warned if "layers are not used" in str(w.message)]
-    assert ["nearly constant" in text for text in told] == [given == "probabilities"]
+    with pytest.warns(QIPFWarning, match="novelty is minus the log density of deep"):
+        model = FeatureQIPF().fit(features, logits, labels)
+    fresh, z, _ = examples(30, 1)
+    assert [site.layer for site in model.layers_] == ["deep"]
+    np.testing.assert_allclose(
+        model.novelty(fresh, z), -model.log_density(fresh, z)[:, 0], rtol=1e-6
+    )
 
 
 def test_autocast_does_not_reach_the_fit():

@@ -293,9 +293,10 @@ def test_softmax_alone_if_layers_do_not_detect_errors_better(monkeypatch):
 
 def test_softmax_alone_with_too_few_examples():
     tuning = Tuning({}, TUNING.labels[:0])
-    with pytest.warns(QIPFWarning, match=f"layers are not used: fewer than {FEWEST} examples"):
+    with pytest.warns(QIPFWarning, match=f"novelty alone: fewer than {FEWEST} examples"):
         found, weights, posteriors = fit_mixture(FIELDS, tuning)
-    assert (found, weights.tolist(), posteriors) == ({}, [1.0], None)
+    assert list(found) == list(FIELDS)[-1:]
+    assert (weights.tolist(), posteriors) == ([1.0, 0.0], None)
 
 
 def test_examples_are_numbered_whatever_part_is_taken(monkeypatch):

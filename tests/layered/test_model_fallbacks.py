@@ -37,7 +37,7 @@ def assert_without_layers(model, inputs):
     names = [name for name, _ in told.novelty_terms]
     assert names == ["constant", "energy", "residual", "distance", "mixture"]
     assert sum(value for _, value in told.novelty_terms) == pytest.approx(told.novelty)
-    assert model.facts()["novelty"].count("energy") == 1
+    assert model.facts()["novelty"].count("energy") <= 1
 
 
 def said(warned):
@@ -51,12 +51,15 @@ def said(warned):
 def test_few_examples(net, data, fresh):
     with pytest.warns(QIPFWarning) as warned:
         model = LayeredQIPF(net).fit([tuple(part[:60] for part in data)])
-    reason = f"fewer than {FEWEST} examples were left to weight the layers"
     assert said(warned) == [
-        f"The layers are not used: {reason}. The uncertainty is that of the softmax, the novelty "
-        "is the energy of the logits."
+        f"The layers are used for the novelty alone: fewer than {FEWEST} examples were left to "
+        "weight them. The uncertainty is that of the softmax, the novelty is minus the log density "
+        "of 4 (input)."
     ]
-    assert_without_layers(model, fresh)
+    assert_by_softmax(model, fresh)
+    assert model.layers_ == (LayerSite("4", "input"),)
+    density = model.log_density(fresh)[:, 0]
+    torch.testing.assert_close(model.novelty(fresh).to(density), -density)
 
 
 def test_no_errors_even_when_perturbed(data, fresh):
@@ -120,6 +123,15 @@ def test_a_layer_that_says_nothing(data, fresh):
     assert said(warned)[0].startswith("4 (input) gives the same numbers")
     assert model.layers_ == (LayerSite("2", "input"),)
     assert model.log_density(fresh).shape == (30, 1)
+
+
+def test_no_layer_says_anything(data, fresh):
+    net = layered_network()
+    with torch.no_grad():
+        net[0].weight.zero_()
+    with pytest.warns(QIPFWarning, match="gives the same numbers"):
+        model = LayeredQIPF(net, **FEW).fit(batches(data))
+    assert_without_layers(model, fresh)
 
 
 def test_classes_of_a_single_example_each():

@@ -14,6 +14,7 @@ from qipf.network.features import (
     chosen_sites,
     hooked,
     named_sites,
+    passes_nested_tensors,
     run_in_batches,
     run_once,
 )
@@ -61,7 +62,7 @@ def lenet():
 
 
 def sites_of(net, inputs):
-    return chosen_sites(net.eval(), lambda: net(inputs), len(inputs))
+    return chosen_sites(net.eval(), lambda: net(inputs), Example((inputs,), {}))
 
 
 # ---------------------------------------------------------------------- choosing
@@ -127,6 +128,18 @@ class Recurrent(nn.Module):
             for token in x.unbind(1):
                 state = self.recurrent(token, state)
         return self.after(state)
+
+
+def test_recurrent_layers_are_left_out_where_padding_is_expected_and_unknown():
+    gru = nn.GRU(5, 6, batch_first=True)
+    net, x = Recurrent(nn.Identity(), gru, nn.Linear(6, 3)), numbers(2, 4, 5)
+    both = LayerSite("recurrent"), LayerSite("after", "input")
+    for given, expected in (
+        (Example((x,), {}), both),
+        (Example((x, torch.tensor([4, 2])), {}), both[1:]),
+        (Example((x,), {"attention_mask": torch.ones(2, 4)}), both),
+    ):
+        assert chosen_sites(net, lambda: net(x), given) == expected
 
 
 @pytest.mark.parametrize("recurrent", [nn.GRU(5, 6, batch_first=True), nn.GRUCell(5, 6)])
@@ -271,6 +284,17 @@ def test_nested_tensors_are_averaged_over_their_tokens():
                 torch.testing.assert_close(own_rows[site][0], rows[site][i])
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_found():
+    padded, tokens = Padded().eval(), (torch.ones(3, 4, dtype=torch.long), torch.ones(3, 4))
+    site = LayerSite("encoder.layers.1.linear1", "input")
+    plain, rows = Tokens().eval(), numbers(3, 4, 5)
+    with torch.no_grad():
+        assert passes_nested_tensors(padded, lambda: padded(*tokens), [site])
+        of_plain = [LayerSite("block.linear1", "input")]
+        assert not passes_nested_tensors(plain, lambda: plain(rows), of_plain)
+
+
 def test_a_line_of_channels_is_averaged_over_its_places():
     net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6, 3))
     inputs = numbers(5, 2, 8)
@@ -370,5 +394,5 @@ def test_hooks_are_gone_even_after_an_error():
     with pytest.raises(QIPFInputError), hooked(net, {LayerSite("nowhere"): print}):
         pass
     with pytest.raises(RuntimeError):
-        chosen_sites(net, lambda: net(numbers(2, 5)), 2)
+        chosen_sites(net, lambda: net(numbers(2, 5)), Example((numbers(2, 5),), {}))
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())

@@ -9,6 +9,7 @@ from torch import nn
 
 import qipf
 from qipf.errors import QIPFInputError
+from qipf.export.program import Example
 from qipf.network.features import LayerSite, chosen_sites, run_in_batches
 from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of
 from tests.forks import in_child
@@ -129,7 +130,7 @@ def test_a_layer_of_a_scripted_network():
         with pytest.raises(QIPFInputError, match=r"layers of a scripted .* cannot be read"):
             run_in_batches(net, torch.zeros(2, 2), [LayerSite(layer)])
     with pytest.raises(QIPFInputError, match="scripted or traced networks cannot be read"):
-        chosen_sites(net, lambda: net(torch.zeros(2, 2)), 2)
+        chosen_sites(net, lambda: net(torch.zeros(2, 2)), Example((torch.zeros(2, 2),), {}))
 
 
 def test_a_layer_is_no_property_of_its_network():

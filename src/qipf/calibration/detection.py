@@ -58,7 +58,10 @@ def error_detection(
     scores = {"uncertainty": uncertainty}
     if logits is not None:
         scores["entropy"] = entropy_of(logits.detach())
-        scores["max_logit"] = -class_logits(logits.detach()).amax(1)
+        both = class_logits(logits.detach())
+        if logits.shape[1] == 1:  # its distance from the border, whichever side
+            both = both - both.mean(1, keepdim=True)
+        scores["max_logit"] = -both.amax(1)
     areas = {name: roc_auc(values, errors) for name, values in scores.items()}
     return ErrorDetection(
         len(errors),

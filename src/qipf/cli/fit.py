@@ -136,6 +136,8 @@ def fit(
         f"{result['dimension']} logits, bandwidth {result['bandwidth']:.4g} "
         f"({result['bandwidth_criterion']})"
     )
+    if not table.labelled:
+        text += "; no labels were found (--labels), so how well it detects errors is unknown"
     print_result(as_json, result, f"{text}, {about}" if about else text)
 
 

@@ -28,6 +28,9 @@ from qipf.network.features import LayerSite, Rows
 #: Name of the softmax among the layers.
 SOFTMAX = "softmax"
 
+#: Centres that are looked at for each training example that is named.
+CENTERS = 8
+
 #: Parts of a sum, with their names.
 Terms = tuple[tuple[str, float], ...]
 
@@ -279,14 +282,16 @@ def _nearby(
 def _neighbors(
     field: ClassField, rows: Tensor, classes: Tensor, count: int
 ) -> list[tuple[Neighbor, ...]]:
-    centers, cosines = field.nearest(rows, classes, count)
-    return [
-        tuple(
-            Neighbor(int(field.examples[center]), label, cosine)
-            for center, cosine in zip(near, similar, strict=True)
-            if cosine > -2  # -inf where the class has too few centres
-        )
-        for near, similar, label in zip(
-            centers.tolist(), cosines.tolist(), classes.tolist(), strict=True
-        )
-    ]
+    # one example can be the nearest of several centres
+    centers, cosines = field.nearest(rows, classes, CENTERS * count)
+    found = []
+    for near, similar, label in zip(
+        centers.tolist(), cosines.tolist(), classes.tolist(), strict=True
+    ):
+        largest: dict[int, float] = {}
+        for center, cosine in zip(near, similar, strict=True):
+            if cosine > -2:  # -inf where the class has too few centres
+                largest.setdefault(int(field.examples[center]), cosine)
+        pairs = list(largest.items())[:count]
+        found.append(tuple(Neighbor(example, label, cosine) for example, cosine in pairs))
+    return found

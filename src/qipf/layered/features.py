@@ -139,7 +139,7 @@ class FeatureQIPF(LayeredModel):
         random = np.random.RandomState(int(self.random_state))
         order, chosen = self._split(len(whole), None if held_out is None else len(other), random)
         order = order[: self._examples()]
-        tuning = Tuning({}, other_truth[chosen].to(device), probabilities=whole.probabilities)
+        tuning = Tuning({}, other_truth[chosen].to(device))
         seed = int(self.random_state)
         pool = whole[order[:PAIRED]], truth[order[:PAIRED]]
         if len(chosen) >= FEWEST:

@@ -58,7 +58,7 @@ def fit_layers(
     with torch.no_grad(), full_precision(tuning.labels.device):
         every = chosen_fields(examples, tuning, sites, classes, wide, few, effort)
         mixture = fit_mixture(every, tuning, least, most, MOST_CENTERS if fitted else None)
-        if seed is not None and size is not None:
+        if seed is not None and size is not None and tuning.sets:
             mixture = distilled_mixture(mixture, tuning, size, dimension, seed, effort)
         fields, model.weights_, posteriors = mixture
         model.layers_, model.fields_ = tuple(fields), tuple(fields.values())

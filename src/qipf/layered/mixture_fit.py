@@ -123,17 +123,17 @@ def fit_mixture(
     are more than `most`. With `centers`, all of that is found with at most so many centres of each
     field. If there are no errors, or if the layers do not help to detect them, a warning says so,
     and the softmax has all of the weight: the fields are there for the novelty. With too few
-    examples there are none.
+    examples only the last field is.
     """
     if not tuning.sets:
-        if fields:
+        last = dict(list(fields.items())[-1:])
+        for site in last:
             warn(
-                f"The layers are not used: fewer than {FEWEST} examples were left to weight the "
-                "layers. The uncertainty is that of the softmax, the novelty is the energy of the "
-                "logits."
-                + (" The energy of probabilities is nearly constant." * tuning.probabilities)
+                f"The layers are used for the novelty alone: fewer than {FEWEST} examples were "
+                "left to weight them. The uncertainty is that of the softmax, the novelty is minus "
+                f"the log density of {site}."
             )
-        return FittedMixture({}, softmax_alone(0), None)
+        return FittedMixture(last, softmax_alone(len(last)), None)
     tried = fields if centers is None else {s: f.thinned(centers) for s, f in fields.items()}
     found = tuning_posteriors(tried, tuning)
     if not fields:

@@ -23,7 +23,16 @@ from qipf.layered.scorer import RowScores
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
 from qipf.layered.tuning import COPIED, tuning_sets
 from qipf.network.batches import batches, few_rows, refuse_labels
-from qipf.network.features import BATCH, LayerSite, Rows, chosen_sites, named_sites, run_in_batches
+from qipf.network.features import (
+    BATCH,
+    LayerSite,
+    Rows,
+    attention_mask,
+    chosen_sites,
+    named_sites,
+    passes_nested_tensors,
+    run_in_batches,
+)
 from qipf.network.forward import (
     call,
     device_of,
@@ -179,7 +188,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
     def _sites(self, inputs: Example) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
-            return chosen_sites(self.net, lambda: run_in_batches(self.net, inputs, ()), inputs.rows)
+            return chosen_sites(self.net, lambda: run_in_batches(self.net, inputs, ()), inputs)
         return named_sites(self.net, self.layers)
 
     def _require_fitted(self) -> None:
@@ -282,11 +291,26 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None
     ) -> tuple[nn.Module, dict[str, Any]]:
+        self._refuse_nested(example)
         metadata = self._graph_metadata(rule, max_centers)
         scores = self.error_model_, self.lengths_, self.novelty_model_
         fields, limits = self.layer_fields(), self._limits(rule)
         graph = LayersGraph(self.net, fields, self.weights_, scores, example, limits)
         return graph, metadata
+
+    def _refuse_nested(self, example: Example) -> None:
+        """Raise for layers of which a graph would read the padding too, unlike PyTorch."""
+        run = partial(call, self.net, example)
+        with evaluating(self.net), torch.no_grad():
+            nested = attention_mask(example) is None and passes_nested_tensors(
+                self.net, run, self._sites_read()
+            )
+        if nested:
+            raise QIPFInputError(
+                "Layers of this network leave padding out, which an exported graph cannot know. "
+                "Name the mask among its inputs attention_mask, or build the encoder with "
+                "enable_nested_tensor=False, and fit again."
+            )
 
     def facts(self) -> dict[str, str]:
         """Lines of the summary, by name."""

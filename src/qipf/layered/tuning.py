@@ -37,7 +37,6 @@ class Tuning:
     copies: Rows = field(default_factory=dict)
     copied: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # places
     outliers: dict[str, tuple[Tensor, Rows]] = field(default_factory=dict)
-    probabilities: bool = False  # the logits are logarithms of given probabilities
 
 
 def tuning_sets(

@@ -154,22 +154,26 @@ def attention_mask(example: Example) -> Tensor | None:  # (n, tokens)
     return example.tensors.get("attention_mask")
 
 
-def chosen_sites(net: nn.Module, run: Callable[[], object], count: int) -> tuple[LayerSite, ...]:
+def chosen_sites(
+    net: nn.Module, run: Callable[[], object], given: Example
+) -> tuple[LayerSite, ...]:
     """The inputs of computing layers and the outputs of recurrent ones, at most `MOST_LAYERS`.
 
-    They are taken evenly over the depth, the last one included. `run` passes a small batch of
-    `count` inputs through the network. The first computing layer reads the input itself and is left
-    out, unless a recurrent layer runs before it, or an embedding and it is the only one. So is a
-    layer that runs more than once. Recurrent layers are read if they take tensors
-    (count, tokens, d).
+    They are taken evenly over the depth, the last one included. `run` passes a small batch,
+    `given`, through the network. The first computing layer reads the input itself and is left out,
+    unless a recurrent layer runs before it, or an embedding and it is the only one. So is a layer
+    that runs more than once. Recurrent layers are read if they take tensors (n, tokens, d) and
+    padding is known, by an attention mask, or not expected: of numbers without lengths beside them.
     """
     ran: list[tuple[LayerSite, nn.Module]] = []
+    numbers = [part.is_floating_point() for part in given.tensors.values()] == [True]
+    without_padding = numbers or attention_mask(given) is not None
 
-    def add(name: str, layer: nn.Module, given: tuple[Any, ...]) -> None:
+    def add(name: str, layer: nn.Module, read: tuple[Any, ...]) -> None:
         side = "input"
-        if isinstance(layer, nn.RNNBase) and layer.batch_first and given:
-            read = given[0]
-            if isinstance(read, Tensor) and read.ndim == 3 and len(read) == count:
+        if isinstance(layer, nn.RNNBase) and layer.batch_first and read and without_padding:
+            first = read[0]
+            if isinstance(first, Tensor) and first.ndim == 3 and len(first) == given.rows:
                 side = "output"
         ran.append((LayerSite(name, side), layer))
 
@@ -195,6 +199,20 @@ def chosen_sites(net: nn.Module, run: Callable[[], object], count: int) -> tuple
     most = min(MOST_LAYERS, len(once))
     places = [round(i * (len(once) - 1) / max(1, most - 1)) for i in range(most)]
     return tuple(once[place] for place in places)
+
+
+def passes_nested_tensors(
+    net: nn.Module, run: Callable[[], object], sites: Sequence[LayerSite]
+) -> bool:
+    """Whether one of these layers reads or gives tokens without padding, as a nested tensor."""
+    found: list[bool] = []
+
+    def look(_: nn.Module, *values: Any) -> None:
+        found.append(first_tensor(values[-1]).is_nested)
+
+    with hooked(net, dict.fromkeys(sites, look)):
+        run()
+    return any(found)
 
 
 def named_sites(net: nn.Module, layers: Sequence[str]) -> tuple[LayerSite, ...]:

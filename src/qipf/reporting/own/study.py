@@ -176,6 +176,8 @@ def study_of(
         )
     rows = found.rows.cpu()
     logits = class_logits(rows)
+    if rows.shape[1] == 1:  # the largest is its distance from the border, whichever side
+        logits = logits - logits.mean(1, keepdim=True)
     if are_probabilities(rows):  # whose softmax is that of their logarithms
         logits = logits.double().clamp(min=sys.float_info.min).log()
     nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
