@@ -31,6 +31,7 @@ from qipf.bench.corruptions import corrupt
 from qipf.bench.methods.network import unit_range
 from qipf.bench.scoring import NetworkBench, Setting
 from qipf.bench.suites import CLEAN, find
+from qipf.layered.fitting import _evidence as evidence_of_rows
 from qipf.network.features import run_in_batches
 from qipf.network.forward import evaluating
 from qipf.reporting.run.results import Run
@@ -62,7 +63,7 @@ def levels_of(
             shown = test if corruption == CLEAN else corrupt(test, corruption, level)
             with evaluating(net), torch.no_grad():
                 logits, rows = run_in_batches(net, shown, model._sites_read())
-                odds, unusual = model._evidence(logits, rows)
+                odds, unusual = evidence_of_rows(model, logits, rows)
             assert (logits.argmax(1) != data.test_labels).numpy().sum() == wrong.sum()
             evidence.append(np.c_[odds.numpy(), unusual.numpy()])
         errors = [wrong for _, wrong in scored.values()]
