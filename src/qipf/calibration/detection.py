@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qipf.errors import QIPFScoreWarning, warn
 from qipf.metrics.error_detection import roc_auc
-from qipf.validation.labels import are_probabilities, class_logits
+from qipf.validation.labels import are_probabilities, class_logits, symmetric_logits
 from qipf.validation.scores import checked_scores
 
 #: With fewer errors a ROC-AUC is too noisy to warn of.
@@ -58,10 +58,7 @@ def error_detection(
     scores = {"uncertainty": uncertainty}
     if logits is not None:
         scores["entropy"] = entropy_of(logits.detach())
-        both = class_logits(logits.detach())
-        if logits.shape[1] == 1:  # its distance from the border, whichever side
-            both = both - both.mean(1, keepdim=True)
-        scores["max_logit"] = -both.amax(1)
+        scores["max_logit"] = -symmetric_logits(logits.detach()).amax(1)
     areas = {name: roc_auc(values, errors) for name, values in scores.items()}
     return ErrorDetection(
         len(errors),

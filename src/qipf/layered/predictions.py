@@ -40,7 +40,6 @@ class Predictions:
     rows: Rows  # (n, d)
     one_logit: bool = False  # the logits were given as z, of class 1 against class 0
     missing: Tensor | None = None  # (n,) predictions with NaN or inf, if these are let through
-    probabilities: bool = False  # the logits are logarithms of given probabilities
 
     def __len__(self) -> int:
         return len(self.logits)
@@ -55,7 +54,7 @@ class Predictions:
             for part in (self.given, self.rows)
         )
         logits = change(self.logits)
-        return Predictions(logits, given, rows, self.one_logit, probabilities=self.probabilities)
+        return Predictions(logits, given, rows, self.one_logit)
 
     @property
     def widths(self) -> list[int]:
@@ -122,10 +121,9 @@ def checked_predictions(
             require_finite(rows[site], f"{name}features[{layer!r}]")
     (values, *filled), missing = usable_rows([values, *rows.values()])
     rows = dict(zip(rows, filled, strict=True))
-    probabilities = are_probabilities(values)
-    if probabilities:
+    if are_probabilities(values):
         values = values.clamp(min=LEAST_PROBABILITY).log()  # the softmax of these is the values
-    found_here = Predictions(values, given, rows, one_logit, missing, probabilities)
+    found_here = Predictions(values, given, rows, one_logit, missing)
     if like is None:
         return found_here
     if found_here.widths != like.widths:

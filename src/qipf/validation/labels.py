@@ -72,6 +72,15 @@ def class_logits(rows: Tensor) -> Tensor:  # (n, 1) -> (n, 2), others unchanged
     return torch.cat([torch.zeros_like(rows), rows], 1) if rows.shape[1] == 1 else rows
 
 
+def symmetric_logits(rows: Tensor) -> Tensor:  # (n, 1) -> (n, 2), others unchanged
+    """As `class_logits`, but one logit z becomes [-z/2, z/2]: the largest has no preferred class.
+
+    >>> symmetric_logits(torch.tensor([[3.0]]))
+    tensor([[-1.5000,  1.5000]])
+    """
+    return torch.cat([-rows, rows], 1) / 2 if rows.shape[1] == 1 else rows
+
+
 def are_probabilities(rows: Tensor) -> bool:  # (n, d)
     """Whether every row holds several numbers from 0 to 1 that sum to 1, up to rounding in text."""
     return bool(

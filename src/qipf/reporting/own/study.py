@@ -22,7 +22,7 @@ from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.reporting.rule_evaluation import RuleEvaluation, evaluate_rule, random_halves
 from qipf.validation.arrays import as_tensor
-from qipf.validation.labels import are_probabilities, class_logits
+from qipf.validation.labels import are_probabilities, symmetric_logits
 from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
@@ -175,9 +175,7 @@ def study_of(
             "than on new data: the page overstates the model's accuracy. Pass other data."
         )
     rows = found.rows.cpu()
-    logits = class_logits(rows)
-    if rows.shape[1] == 1:  # the largest is its distance from the border, whichever side
-        logits = logits - logits.mean(1, keepdim=True)
+    logits = symmetric_logits(rows)
     if are_probabilities(rows):  # whose softmax is that of their logarithms
         logits = logits.double().clamp(min=sys.float_info.min).log()
     nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
