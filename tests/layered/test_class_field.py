@@ -117,7 +117,7 @@ def test_another_width_is_the_same_field_made_with_it(counts):
 )  # of the narrowest kernel that needs no nearest
 def test_kernels_with_and_without_the_nearest_centre(deepest, factor, monkeypatch):
     monkeypatch.setattr(class_field, "DEEPEST", deepest)
-    limit = math.sqrt(2 * class_field.LOG2_E / 100.0)
+    limit = math.sqrt(class_field.LOG2_E / 100.0)
     random = torch.Generator().manual_seed(0)
     spread = 0.1 * torch.rand(40, 3, generator=random)
     near = torch.nn.functional.normalize(torch.tensor([1.0, 0, 0]) + spread, dim=1)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
 BLOCK = {"cpu": 2**20, "cuda": 2**26}
 
-#: Binary digits by which kernels may be smaller than one: float32 has smaller numbers still.
+#: Binary digits by which kernels may differ from that of an orthogonal centre: float32 has more.
 DEEPEST = 100.0
 
 #: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.
@@ -212,11 +212,9 @@ class ClassField:
         Powers of two are faster in torch and slower in ONNX Runtime.
         """
         inverse, scale = 1 / (self.bandwidth * self.bandwidth), LOG2_E if base_2 else 1.0
-        if base_2 and 2 * LOG2_E * inverse <= DEEPEST:  # no need to look for the nearest centre
-            lowered = units.new_full((len(self.embeddings),), -scale * inverse)
-            kernel = product(units * (scale * inverse), self.embeddings, lowered).exp2_()
-            return self._values(self._by_class(kernel), kernel.new_zeros(()))
         scores = product(units * (scale * inverse), self.embeddings)
+        if base_2 and scale * inverse <= DEEPEST:  # no need to look for the nearest centre
+            return self._values(self._by_class(scores.exp2_()), scores.new_full((), -inverse))
         top = scores.amax(1, keepdim=True)
         # in place: memory for a second matrix costs more than the exponentials
         kernel = scores.sub_(top).exp2_() if base_2 else scores.sub_(top).exp_()
