@@ -38,7 +38,7 @@ def unfitted(
 ) -> qipf.LayeredQIPF:
     """A model with random centres in the last layers, as large as a fitted one."""
     with torch.no_grad():
-        every = chosen_sites(net, lambda: net(images[:2]), Example((images[:2],), {}))
+        every = chosen_sites(net, lambda part: net(*part.inputs), Example((images[:2],), {}))
         _, rows = run_in_batches(net, images, every)
     sites = every[-layers:]
     model, count, fields = qipf.LayeredQIPF(net), len(sites), {}

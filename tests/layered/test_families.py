@@ -48,6 +48,24 @@ def test_the_tokens_are_what_the_largest_embedding_reads():
     assert tokens_of(nn.Linear(3, 3), Example((torch.zeros(5, 3),), {})) is None
 
 
+def test_the_tokens_of_a_bag_and_bytes_of_images_are_perturbed():
+    bag = nn.Sequential(nn.EmbeddingBag(20, 6), nn.Linear(6, 3))
+    assert tokens_of(bag, Example((text(),), {})) == ("input", "0", None)
+    assert set(fitting_families(bag, Example((text(),), {}))) == {*FOR_TOKENS, *FOR_EMBEDDINGS}
+    images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
+    example, net = Example((images,), {}), nn.Flatten()
+    assert set(fitting_families(net, example)) == set(FOR_IMAGES)
+    for family in fitting_families(net, example).values():
+        (changed,), _ = family(example, 0.6, 1)[0]
+        assert changed.dtype == torch.uint8
+        assert not torch.equal(changed, images)
+    for join in fitting_outliers(net, example).values():
+        assert (
+            join(example, example.take(torch.arange(8, -1, -1)), 1).inputs[0].dtype == torch.uint8
+        )
+    assert not fitting_families(net, Example((images[:, 0, 0],), {}))  # a table of categories
+
+
 def test_an_embedding_may_read_more_than_the_tokens():
     class Masked(nn.Embedding):
         def forward(self, ids, mask):

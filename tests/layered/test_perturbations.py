@@ -114,6 +114,14 @@ def test_numbers_keep_their_type(name, dtype):
     torch.testing.assert_close(found.double(), expected, atol=0.01, rtol=0)
 
 
+@pytest.mark.parametrize("name", FOR_IMAGES)
+def test_bytes_are_rounded(name):
+    images = (255 * IMAGES).round()
+    found = perturbed(images.to(torch.uint8), FOR_IMAGES[name], 0.5, 3)
+    expected = perturbed(images, FOR_IMAGES[name], 0.5, 3).round()
+    assert torch.equal(found, expected.to(torch.uint8))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.floats(0, 1), st.integers(0, 1000))
 def test_a_shift_moves_pixels_and_loses_none(t, seed):

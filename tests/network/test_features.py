@@ -62,7 +62,7 @@ def lenet():
 
 
 def sites_of(net, inputs):
-    return chosen_sites(net.eval(), lambda: net(inputs), Example((inputs,), {}))
+    return chosen_sites(net.eval(), lambda part: net(*part.inputs), Example((inputs,), {}))
 
 
 # ---------------------------------------------------------------------- choosing
@@ -84,8 +84,43 @@ def test_a_deep_network_is_sampled_evenly_and_at_its_end():
     assert max(gaps) - min(gaps) <= 1
 
 
-def test_a_layer_that_runs_twice_is_left_out():
-    assert sites_of(Twice(), numbers(2, 4)) == (LayerSite("last", "input"),)
+def test_a_layer_that_runs_twice_is_read_as_mean_and_deviation_of_its_runs():
+    net, x = Twice(), numbers(2, 4)
+    sites = sites_of(net, x)
+    assert sites == (LayerSite("again", "input"), LayerSite("last", "input"))
+    first = net.first(x)
+    second = net.again(first).relu()
+    expected = torch.cat([first + second, (first - second).abs()], 1) / 2
+    torch.testing.assert_close(run_in_batches(net, x, sites)[1][sites[0]], expected)
+
+
+class Folded(nn.Module):
+    """Two parts of every input pass as two inputs, and the last layer reads both."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(2, 6), nn.Linear(6, 5), nn.Linear(10, 3)
+
+    def forward(self, x):  # (n, 4)
+        return self.head(self.inner(self.first(x.view(-1, 2))).view(len(x), 10))
+
+
+class TokensFirst(nn.Module):
+    """Six tokens of two numbers each come first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.head = nn.Linear(2, 6), nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x):  # (n, 12)
+        return self.head(self.inner(self.first(x.view(-1, 6, 2).transpose(0, 1))).mean(0))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 6, 16])
+def test_layers_without_a_row_for_each_input_are_left_out(rows):
+    head = (LayerSite("head", "input"),)
+    assert sites_of(Folded(), numbers(rows, 4)) == head
+    assert sites_of(TokensFirst(), numbers(rows, 12)) == head
 
 
 def test_a_transformer():
@@ -139,7 +174,7 @@ def test_recurrent_layers_are_left_out_where_padding_is_expected_and_unknown():
         (Example((x, torch.tensor([4, 2])), {}), both[1:]),
         (Example((x,), {"attention_mask": torch.ones(2, 4)}), both),
     ):
-        assert chosen_sites(net, lambda: net(x), given) == expected
+        assert chosen_sites(net, lambda part: net(part.inputs[0]), given) == expected
 
 
 @pytest.mark.parametrize("recurrent", [nn.GRU(5, 6, batch_first=True), nn.GRUCell(5, 6)])
@@ -359,6 +394,17 @@ class NotATensor(nn.Module):
         return self.head(self.odd({"rows": x})["rows"])
 
 
+class Bends(Twice):
+    """A layer that runs on rows of two widths."""
+
+    def __init__(self):
+        super().__init__()
+        self.bend = nn.ReLU()
+
+    def forward(self, x):
+        return self.bend(self.last(self.bend(self.first(x))))
+
+
 class Spare(Twice):
     def __init__(self):
         super().__init__()
@@ -368,8 +414,8 @@ class Spare(Twice):
 @pytest.mark.parametrize(
     ("net", "shape", "layer", "message"),
     [
-        (Twice, (2, 4), "again", r"again \(output\) ran 2 times"),
-        (Spare, (2, 4), "spare", r"spare \(output\) ran 0 times"),
+        (Bends, (2, 4), "bend", r"gives rows of shapes \(2, 4\) and \(2, 3\) in one pass"),
+        (Spare, (2, 4), "spare", r"spare \(output\) did not run in the pass"),
         (SequenceFirst, (2, 6, 5), "embed", r"shape \(6, 8\) after pooling for 2 predictions"),
         (NotATensor, (2, 4), "odd", "gives dict, not a tensor"),
     ],
@@ -394,5 +440,5 @@ def test_hooks_are_gone_even_after_an_error():
     with pytest.raises(QIPFInputError), hooked(net, {LayerSite("nowhere"): print}):
         pass
     with pytest.raises(RuntimeError):
-        chosen_sites(net, lambda: net(numbers(2, 5)), Example((numbers(2, 5),), {}))
+        chosen_sites(net, lambda part: net(*part.inputs), Example((numbers(2, 5),), {}))
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in net.modules())

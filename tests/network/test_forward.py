@@ -130,7 +130,7 @@ def test_a_layer_of_a_scripted_network():
         with pytest.raises(QIPFInputError, match=r"layers of a scripted .* cannot be read"):
             run_in_batches(net, torch.zeros(2, 2), [LayerSite(layer)])
     with pytest.raises(QIPFInputError, match="scripted or traced networks cannot be read"):
-        chosen_sites(net, lambda: net(torch.zeros(2, 2)), Example((torch.zeros(2, 2),), {}))
+        chosen_sites(net, lambda part: net(*part.inputs), Example((torch.zeros(2, 2),), {}))
 
 
 def test_a_layer_is_no_property_of_its_network():

@@ -61,6 +61,33 @@ def test_a_wrapped_model_comes_back_around_its_network(tmp_path, net, layer):
     np.testing.assert_array_equal(loaded.field.uncertainty(rows), model.field.uncertainty(rows))
 
 
+@pytest.mark.filterwarnings("ignore:The layers are used for the novelty alone")
+def test_layers_that_run_twice_in_a_pass_come_back_and_are_exported(tmp_path):
+    class Siamese(nn.Module):
+        """Compares the two halves of an input, which the same layers read."""
+
+        def __init__(self):
+            super().__init__()
+            self.stem, self.inner, self.head = nn.Linear(4, 7), nn.Linear(7, 5), nn.Linear(5, 2)
+
+        def forward(self, x):  # (n, 8)
+            one, two = (self.inner(self.stem(half).relu()).relu() for half in x.split(4, 1))
+            return self.head((one - two).abs())
+
+    torch.manual_seed(0)
+    siamese, pairs = Siamese(), torch.cat([inputs(300), inputs(300, seed=1)], 1)
+    with torch.no_grad():
+        labels = siamese(pairs + 0.5 * torch.randn_like(pairs)).argmax(1)
+    model = qipf.LayeredQIPF(siamese, max_tuning=60).fit([(pairs, labels)])
+    assert model.lengths_.widths == {
+        site: width for site, width in zip(model.lengths_.sites, (14, 5), strict=True)
+    }
+    qipf.save(model, tmp_path / "model.qipf")
+    new = torch.cat([inputs(9, seed=2), inputs(9, seed=3)], 1)
+    assert torch.equal(qipf.load(tmp_path / "model.qipf", siamese).novelty(new), model.novelty(new))
+    model.export_onnx(tmp_path / "model.onnx", new)  # checked in ONNX Runtime
+
+
 def test_weights_of_another_network_are_rejected_unless_check_is_false(tmp_path, net):
     path = tmp_path / "model.qipf"
     qipf.save(qipf.wrap(net).fit(inputs().split(20)), path)

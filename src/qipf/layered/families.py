@@ -26,7 +26,7 @@ from qipf.layered.perturbations import (
     perturbed,
     text_of,
 )
-from qipf.network.features import LayerSite, attention_mask, hooked
+from qipf.network.features import EMBEDDING, LayerSite, attention_mask, hooked
 from qipf.network.forward import call, device_of
 
 #: Inputs that are no tokens or numbers of their own.
@@ -87,7 +87,7 @@ def tokens_of(net: nn.Module, example: Example) -> Tokens | None:
     few = example.take(slice(4)).mapped(lambda part: part.to(device))
     found: dict[int, Tokens] = {}
 
-    def look(name: str, layer: nn.Embedding, inputs: tuple[Any, ...]) -> None:
+    def look(name: str, layer: nn.Embedding | nn.EmbeddingBag, inputs: tuple[Any, ...]) -> None:
         read = inputs[0] if inputs else None
         for key, part in few.tensors.items():
             if key in AUXILIARY or part.ndim != 2 or not isinstance(read, Tensor):
@@ -98,7 +98,7 @@ def tokens_of(net: nn.Module, example: Example) -> Tokens | None:
     layers = {
         LayerSite(name, "input"): partial(look, name)
         for name, layer in net.named_modules()
-        if isinstance(layer, nn.Embedding)
+        if isinstance(layer, EMBEDDING)
     }
     if layers:
         with hooked(net, layers):
@@ -107,12 +107,16 @@ def tokens_of(net: nn.Module, example: Example) -> Tokens | None:
 
 
 def _numbers(example: Example) -> dict[str, Tensor]:
-    """Inputs of numbers with a row for each example; others are shared and stay as they are."""
+    """Inputs of numbers with a row for each example; others are shared and stay as they are.
+
+    Images in bytes (n, C, H, W) are numbers too.
+    """
     count = example.rows
     return {
         name: part
         for name, part in example.tensors.items()
-        if part.is_floating_point() and part.ndim > 1 and len(part) == count
+        if part.is_floating_point() or (part.dtype == torch.uint8 and part.ndim == 4)
+        if part.ndim > 1 and len(part) == count
         if name not in AUXILIARY
     }
 

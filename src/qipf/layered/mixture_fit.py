@@ -152,7 +152,9 @@ def fit_mixture(
     gains = found.gains()
     if sum(gains) > 0:
         return FittedMixture(at_best, likeliest_weights(found.truth).cpu(), found)
-    reason = "the network makes no errors to learn from, even on perturbed inputs"
+    reason = "the network makes no errors to learn from"
+    if len(tuning.sets) > 1:
+        reason += ", even on perturbed inputs"
     if gains:
         reason = "they detect the network's errors no better than its softmax does"
     warn(

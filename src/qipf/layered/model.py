@@ -188,7 +188,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
     def _sites(self, inputs: Example) -> tuple[LayerSite, ...]:
         if isinstance(self.layers, str):
-            return chosen_sites(self.net, lambda: run_in_batches(self.net, inputs, ()), inputs)
+            return chosen_sites(self.net, lambda part: run_in_batches(self.net, part, ()), inputs)
         return named_sites(self.net, self.layers)
 
     def _require_fitted(self) -> None:

@@ -205,7 +205,8 @@ def perturbed(inputs: Tensor, perturb: Perturbation, t: float, seed: int) -> Ten
     random = torch.Generator().manual_seed(seed)
     wide = inputs if inputs.dtype == torch.float64 else inputs.float()  # half is not enough
     lowest, highest = (wide.amin(0), wide.amax(0)) if wide.ndim == 2 else (wide.min(), wide.max())
-    return perturb(wide, t, random).clamp(lowest, highest).to(inputs.dtype)
+    found = perturb(wide, t, random).clamp(lowest, highest)
+    return (found if inputs.is_floating_point() else found.round()).to(inputs.dtype)
 
 
 def strengths(

@@ -66,7 +66,8 @@ def tuning_sets(
         warn(
             f"The inputs are {', '.join(types)} and cannot be perturbed, so the weights are "
             "learned from clean training data alone, on which networks are overconfident. Pass "
-            "floating point inputs if you can, or tokens that an nn.Embedding reads."
+            "floating point inputs or images in bytes (n, C, H, W) if you can, or tokens that "
+            "an nn.Embedding reads."
         )
         return found
     few = _leading(groups, max(FEWEST, int(effort.strength_share * len(labels))))

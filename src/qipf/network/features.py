@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
 from qipf.network.forward import call, device_of, logits_of, named_layer
-from qipf.network.pooling import NotRowsError, Pooling, first_tensor, grid_pooling
+from qipf.network.pooling import NotRowsError, Pooling, first_tensor, grid_pooling, pooled_runs
 from qipf.network.tasks import single_logits
 
 #: Layers that compute; the input of one of them is the finished output of those before it.
@@ -90,7 +90,8 @@ def run_once(
 ) -> tuple[Tensor, Rows]:
     """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
 
-    `mask` (n, tokens) is 0 where a token is padding.
+    `mask` (n, tokens) is 0 where a token is padding. The rows of a layer that runs several times,
+    as in a siamese network, are those of `pooled_runs`.
     """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
 
@@ -107,17 +108,23 @@ def run_once(
     with hooked(net, {site: partial(keep, site) for site in sites}):
         logits = logits_of(run())
     for site, rows in found.items():
-        if len(rows) != 1:
+        if not rows:
             raise QIPFInputError(
-                f"{site} ran {len(rows)} times in one pass; a field needs a layer that runs once, "
-                f"in a network that is not compiled or traced. {remedy}"
+                f"{site} did not run in the pass; a field needs a layer that runs, in a network "
+                f"that is not compiled or traced. {remedy}"
+            )
+        other = next((part for part in rows if part.shape != rows[0].shape), None)
+        if other is not None:
+            raise QIPFInputError(
+                f"{site} gives rows of shapes {tuple(rows[0].shape)} and {tuple(other.shape)} in "
+                f"one pass; a field needs rows of one shape. {remedy}"
             )
         if rows[0].ndim != 2 or rows[0].shape[0] != logits.shape[0]:
             raise QIPFInputError(
                 f"{site} gives shape {tuple(rows[0].shape)} after pooling for {logits.shape[0]} "
                 f"predictions; one row per prediction is needed. {remedy}"
             )
-    return logits, {site: rows[0] for site, rows in found.items()}
+    return logits, {site: pooled_runs(rows) for site, rows in found.items()}
 
 
 def run_in_batches(
@@ -155,15 +162,16 @@ def attention_mask(example: Example) -> Tensor | None:  # (n, tokens)
 
 
 def chosen_sites(
-    net: nn.Module, run: Callable[[], object], given: Example
+    net: nn.Module, run: Callable[[Example], object], given: Example
 ) -> tuple[LayerSite, ...]:
     """The inputs of computing layers and the outputs of recurrent ones, at most `MOST_LAYERS`.
 
-    They are taken evenly over the depth, the last one included. `run` passes a small batch,
-    `given`, through the network. The first computing layer reads the input itself and is left out,
-    unless a recurrent layer runs before it, or an embedding and it is the only one. So is a layer
-    that runs more than once. Recurrent layers are read if they take tensors (n, tokens, d) and
-    padding is known, by an attention mask, or not expected: of numbers without lengths beside them.
+    They are taken evenly over the depth, the last one included. `run` passes a batch through the
+    network, and `given` is a small one. The first computing layer reads the input itself and is
+    left out, unless a recurrent layer runs before it, or an embedding and it is the only one. So is
+    a layer that does not give one row for each input, such as those of tokens that come first.
+    Recurrent layers are read if they take tensors (n, tokens, d) and padding is known, by an
+    attention mask, or not expected: of numbers without lengths beside them.
     """
     ran: list[tuple[LayerSite, nn.Module]] = []
     numbers = [part.is_floating_point() for part in given.tensors.values()] == [True]
@@ -183,22 +191,46 @@ def chosen_sites(
         if name and isinstance(layer, (*COMPUTING, *RECURRENT, *EMBEDDING))
     }
     with hooked(net, hooks):
-        run()
+        run(given)
     computing = [site for site, layer in ran if isinstance(layer, COMPUTING)]
     earlier = [layer for _, layer in takewhile(lambda own: own[0] not in computing, ran)]
     behind = RECURRENT if len(computing) > 1 else (*RECURRENT, *EMBEDDING)
     left_out = [] if any(isinstance(layer, behind) for layer in earlier) else computing[:1]
-    order = [site for site, _ in ran if site in computing or site.side == "output"]
-    once = [site for site in order if site not in left_out and order.count(site) == 1]
-    if not once:
+    order = dict.fromkeys(site for site, _ in ran if site in computing or site.side == "output")
+    sites = _with_rows(net, run, given, [site for site in order if site not in left_out])
+    if not sites:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "
-            "first). Name them: layers=[...], or use qipf.wrap(net), which uses the logits. Layers "
-            "of scripted or traced networks cannot be read: pass the module they were made from."
+            "first, with one row for each input). Name them: layers=[...], or use qipf.wrap(net), "
+            "which uses the logits. Layers of scripted or traced networks cannot be read: pass "
+            "the module they were made from."
         )
-    most = min(MOST_LAYERS, len(once))
-    places = [round(i * (len(once) - 1) / max(1, most - 1)) for i in range(most)]
-    return tuple(once[place] for place in places)
+    most = min(MOST_LAYERS, len(sites))
+    places = [round(i * (len(sites) - 1) / max(1, most - 1)) for i in range(most)]
+    return tuple(sites[place] for place in places)
+
+
+def _with_rows(
+    net: nn.Module, run: Callable[[Example], object], given: Example, sites: Sequence[LayerSite]
+) -> list[LayerSite]:
+    """The sites with one row for each input, of the same width in every run.
+
+    Two batches are tried, since something else may be as long as one of them.
+    """
+    widths: dict[LayerSite, set[int | None]] = {site: set() for site in sites}
+
+    def look(site: LayerSite, rows: int, layer: nn.Module, *values: Any) -> None:
+        try:
+            shape = grid_pooling(layer, values[-1]).shape
+        except NotRowsError:
+            shape = torch.Size()
+        widths[site].add(shape[1] if len(shape) == 2 and shape[0] == rows else None)
+
+    for count in {given.rows, -(-given.rows // 2)}:
+        part = given.take(slice(count))
+        with hooked(net, {site: partial(look, site, count) for site in sites}):
+            run(part)
+    return [site for site in sites if len(widths[site]) == 1 and None not in widths[site]]
 
 
 def passes_nested_tensors(
