@@ -156,7 +156,7 @@ def compared(name: str, options: argparse.Namespace) -> Mapping[str, np.ndarray]
     clean = CleanData(net, data.train_images, data.train_labels)
     first = few_rows(next(iter(batches(clean.batches(), net, "fit", "reading"))).inputs)
     with evaluating(net), torch.no_grad():
-        sites = chosen_sites(net, lambda: run_in_batches(net, first, ()), first)
+        sites = chosen_sites(net, lambda part: run_in_batches(net, part, ()), first)
         centers, held, classes, copied = sample_examples(
             batches(clean.batches(), net, "fit", "reading layers"),
             lambda inputs: run_in_batches(net, inputs, sites, first),

@@ -184,7 +184,9 @@ def collected(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     images, labels = unit_range(data.train_images[held]), data.train_labels[held].to(device)
 
     with evaluating(net):
-        sites = chosen_sites(net, lambda: net(images[:2].to(device)), Example((images[:2],), {}))
+        sites = chosen_sites(
+            net, lambda part: net(part.inputs[0].to(device)), Example((images[:2],), {})
+        )
         parts = [
             run_in_batches(net, unit_range(data.train_images[p]), sites) for p in kept.split(5000)
         ]

@@ -16,8 +16,10 @@ package had at first; ``outside_N``: of the rows of each layer, the same outside
 directions; ``class_fields`` (minus the log of the largest class field of each layer), ``mixture``
 (entropy and GEN of the mixture), ``mahalanobis_layers`` and ``relative_layers`` (of the rows of
 each layer, log distance to the nearest class mean by the shrunk covariance within the classes, and
-the same minus that to the mean of all), ``cosine`` (minus that with the nearest class mean, last
-layer), ``logits``, and a column for each peer of the benchmark by its name.
+the same minus that to the mean of all), ``standardised`` and ``largest`` (of the same rows, root
+mean square and largest of the standardised numbers, in logarithms), ``cosine`` (minus that with the
+nearest class mean, last layer), ``logits``, and a column for each peer of the benchmark by its
+name.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ from qipf.bench.datasets import load
 from qipf.bench.methods import Batch, CleanData, create
 from qipf.bench.methods.feature_scores import class_means
 from qipf.bench.methods.network import LayeredNetwork, unit_range
+from qipf.bench.modern_networks import ResNet18, VisionTransformer
 from qipf.bench.networks import build
 from qipf.bench.suites import BENCH_NETWORKS
-from qipf.bench.training import train
+from qipf.bench.training import Recipe, train
 from qipf.layered import model as model_module
 from qipf.layered.holdout import INPUTS, LABELS, Examples
 from qipf.layered.metric import unit_length
@@ -65,6 +68,17 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     },
     "knn5": ("knn", {"k": 5}),
 }  # fmt: skip
+
+#: Narrower networks than the benchmark's, trained briefly on a CPU: data set, network and width.
+NARROW: dict[str, tuple[str, type[VisionTransformer] | type[ResNet18], int]] = {
+    "cifar10_vit_128": ("cifar10", VisionTransformer, 128),
+    "fashion_vit_64": ("fashion_mnist", VisionTransformer, 64),
+    "kmnist10k_vit_128": ("kmnist10k", VisionTransformer, 128),
+    "cifar10_resnet18_16": ("cifar10", ResNet18, 16),
+}
+
+#: The benchmark's networks on CIFAR-10 whose rates the narrow ones have.
+WIDE = {VisionTransformer: "cifar10_vit", ResNet18: "cifar10_resnet18"}
 
 #: Share of the classes that are known.
 KNOWN = {"clinc150": 2 / 3}
@@ -107,6 +121,7 @@ class LastRows:
     def __init__(self, rows: Rows, labels: Tensor, classes: int) -> None:
         self._sites = {site: self._whitened(own, labels, classes) for site, own in rows.items()}
         self._directions = {site: self._sorted_directions(own) for site, own in rows.items()}
+        self._spread = {site: self._mean_and_scale(own.double()) for site, own in rows.items()}
         last = list(rows.values())[-1].double()
         self._mean = last.mean(0)
         self._units = unit_length(class_means(last, labels, classes) - self._mean)
@@ -128,6 +143,20 @@ class LastRows:
         mean = rows.double().mean(0)
         offsets = rows.double() - mean
         return mean, torch.linalg.eigh(offsets.T @ offsets)[1]  # ascending
+
+    @staticmethod
+    def _mean_and_scale(rows: Tensor) -> tuple[Tensor, Tensor]:  # (D,), (D,)
+        deviation = rows.std(0)
+        return rows.mean(0), deviation.clamp(min=max(1e-2 * float(deviation.mean()), 1e-9))
+
+    def standardised(self, rows: Rows) -> dict[str, Tensor]:  # (n, layers) each
+        """Logarithms of the mean square and of the largest of the standardised numbers of rows."""
+        mean, largest = [], []
+        for site, (center, scale) in self._spread.items():
+            offsets = (rows[site].double() - center) / scale
+            mean.append(offsets.square().mean(1).clamp(min=1e-9).log() / 2)
+            largest.append(offsets.abs().amax(1).clamp(min=1e-9).log())
+        return {"standardised": torch.stack(mean, 1), "largest": torch.stack(largest, 1)}
 
     def outside(self, rows: Rows) -> dict[str, Tensor]:  # (n, layers) each
         """Logarithms of what rows have outside of some of their directions."""
@@ -152,6 +181,7 @@ class LastRows:
         cosine = (unit_length(last - self._mean) @ self._units.T).amax(1)
         return {
             **self.outside(rows),
+            **self.standardised(rows),
             "mahalanobis_layers": torch.stack(within, 1),
             "relative_layers": torch.stack(relative, 1),
             "cosine": -cosine,
@@ -207,15 +237,27 @@ def briefly_trained(
     net.eval()
 
 
-def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """All arrays of one network."""
-    spec, device = BENCH_NETWORKS[name], torch.device(options.device)
-    data = Known(spec.dataset, options.data, seed)
+def made(name: str, seed: int, options: argparse.Namespace) -> tuple[LayeredNetwork, Known, Recipe]:
+    """A network with random weights, the classes that it is to know, and how it is trained."""
+    narrow = NARROW.get(name)
+    spec = BENCH_NETWORKS[WIDE[narrow[1]] if narrow else name]
+    data = Known(narrow[0] if narrow else spec.dataset, options.data, seed)
     recipe = replace(spec.full_recipe(), **({"epochs": options.epochs} if options.epochs else {}))
     channels, size = data.dimensions
-    net = build(spec.network, channels, len(data.classes), size, seed)[0]
+    if narrow is None:
+        return build(spec.network, channels, len(data.classes), size, seed)[0], data, recipe
+    _, make, width = narrow
+    torch.manual_seed(seed)
+    return make(channels, len(data.classes), size, width), data, recipe
+
+
+def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """All arrays of one network."""
+    net, data, recipe = made(name, seed, options)
+    device = torch.device(options.device)
+    channels = data.dimensions[0]
     start = time.perf_counter()
-    if options.brief:
+    if options.brief or name in NARROW:
         rate = recipe.learning_rate
         briefly_trained(net, data.train, data.labels, rate, recipe.epochs, seed)
     else:

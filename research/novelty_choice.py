@@ -223,6 +223,17 @@ CANDIDATES: dict[str, Candidate] = {
     },
 }  # fmt: skip
 
+#: What the distance may be taken of beside the residuals: distances of whole layers from the mean
+#: of all rows and from the nearest class mean, by their covariance or number by number.
+BESIDE = {
+    "means": ("whole layers",),
+    "class means": ("mahalanobis_layers",),
+    "both": ("whole layers", "mahalanobis_layers"),
+    "standardised": ("standardised",),
+    "largest": ("largest",),
+    "standardised and largest": ("standardised", "largest"),
+}
+
 #: What all rows have outside of some directions in the squared distance, and that of the last row
 #: as a column. In a table of their own, beside the candidates that they were compared with.
 OUTSIDE: dict[str, Candidate] = {
@@ -251,6 +262,13 @@ OUTSIDE: dict[str, Candidate] = {
     "1:1, means in the squared distance": CANDIDATES[
         "1:1, odds of mixture too, means in the squared distance"
     ],
+    **{
+        f"1:1, outside of 1/8, {name} too": Candidate(
+            ("energy", "density", "last outside 8", "odds of mixture"),
+            ("shipped distance", "outside_8", *more), (1, 1), CHOSEN, power=2,
+        )
+        for name, more in BESIDE.items()
+    },
 }  # fmt: skip
 
 #: Kinds of sets that a novelty is judged by.

@@ -72,7 +72,9 @@ def study_of(bench: NetworkBench, centers: int, tuning: int, test: int, draw: in
     shown = unit_range(data.test_images[:test]).to(device)
     tasks = dict.fromkeys((t.corruption, t.level) for t in bench.setting.suite.tasks())
     with torch.no_grad(), evaluating(network):
-        sites = chosen_sites(network, lambda: network(images[:2]), Example((images[:2],), {}))
+        sites = chosen_sites(
+            network, lambda part: network(*part.inputs), Example((images[:2],), {})
+        )
         levels = _levels(network, images[:600], labels[:600])
         print(bench.spec.name, levels, flush=True)
         rows = run_in_batches(network, unit_range(data.train_images[kept]).to(device), sites)[1]
