@@ -258,6 +258,19 @@ def test_calibration_on_training_rows_is_refused():
     assert len(field.calibrate(few).calibration_) == 102
 
 
+def test_calibration_on_repeated_rows_warns(tmp_path):
+    rows, labels = labelled()
+    field = QIPF(bandwidth=10.0).fit(rows, labels)
+    new, truth = labelled(seed=1)
+    twice = np.concatenate([new, new]), np.concatenate([truth, truth])
+    field.calibrate(new, truth)
+    field.save(tmp_path / "field.qipf")
+    for model in (field, qipf.load(tmp_path / "field.qipf")):
+        with pytest.warns(QIPFScoreWarning, match="300 of 600 calibration rows repeat others"):
+            model.calibrate(*twice)
+        assert len(model.calibration_) == 600
+
+
 def test_a_sample_of_many_training_rows_is_enough_to_notice():
     rows = make_logits(40_000, dimension=3).numpy()
     field = QIPF(bandwidth=5.0, max_centers=500, reduction="random").fit(rows)
