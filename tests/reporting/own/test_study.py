@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import entr, log_softmax, logsumexp, softmax
 
-from qipf import QIPF, QIPFInputError, accept_rule
+from qipf import QIPF, QIPFInputError, QIPFWarning, accept_rule
 from qipf.io.logits import Block
+from qipf.reporting.own.page import own_page
 from qipf.reporting.own.study import CONFIDENCE, METHODS, certified_evaluation, study
 from qipf.reporting.rule_evaluation import random_halves
 from tests.conftest import make_logits
@@ -63,6 +64,22 @@ def test_what_is_usual_comes_from_the_calibration_or_not_at_all():
     alone = study(FIELD, Block(TEST))
     assert alone.reference is None
     assert alone.threshold is None
+
+
+def test_the_calibration_set_is_no_test_data():
+    expected = (
+        "About {} of these predictions are of the calibration set, with which the page compares "
+        "them: it cannot show a shift or test the model's rule. Pass other data."
+    )
+    with pytest.warns(QIPFWarning) as told:
+        found = study(KNOWN, Block(HELD_OUT))
+    assert [str(one.message) for one in told] == [expected.format("100%")]
+    assert found.calibrated == pytest.approx(1.0, abs=1e-3)  # less what is chance
+    with pytest.warns(QIPFWarning, match="About 50% of these predictions are of the calibration"):
+        study(KNOWN, Block(np.concatenate([HELD_OUT[:80], TEST])))
+    assert study(KNOWN, Block(TEST)).calibrated is None
+    page = own_page(found)
+    assert "About 100% of these predictions are of the calibration set" in page
 
 
 def test_the_threshold_is_that_of_the_score_that_finds_the_errors_best():

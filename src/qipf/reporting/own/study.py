@@ -14,7 +14,7 @@ from qipf.bench.methods.protocol import Batch
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.outcomes import Outcomes
-from qipf.calibration.training_rows import training_share
+from qipf.calibration.training_rows import TrainingSample, training_share
 from qipf.display import percent
 from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
@@ -67,6 +67,7 @@ class Study:
     evaluation: RuleEvaluation | None = None  # certified rule of the best score, with labels
     own_rule: RuleEvaluation | None = None  # the model's own rule, likewise
     trained: float | None = None  # share that are training rows, if it is notable
+    calibrated: float | None = None  # share that are of the calibration set, likewise
     hints: Hints = ON_COMMAND_LINE
 
     def __repr__(self) -> str:
@@ -168,11 +169,18 @@ def study_of(
         checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
     reference = None if model.calibration_ is None else model.calibration_.scores
     training = model.training_sample()
-    share = None if training is None else training_share(found.rows, training)
-    if share is not None:
+    trained = None if training is None else training_share(found.rows, training)
+    if trained is not None:
         warn(
-            f"About {share:.0%} of these predictions are training rows, on which errors are rarer "
-            "than on new data: the page overstates the model's accuracy. Pass other data."
+            f"About {trained:.0%} of these predictions are training rows, on which errors are "
+            "rarer than on new data: the page overstates the model's accuracy. Pass other data."
+        )
+    calibrated = _calibrated_share(model.calibration_, found)
+    if calibrated is not None:
+        warn(
+            f"About {calibrated:.0%} of these predictions are of the calibration set, with which "
+            "the page compares them: it cannot show a shift or test the model's rule. Pass other "
+            "data."
         )
     rows = found.rows.cpu()
     logits = symmetric_logits(rows)
@@ -184,7 +192,10 @@ def study_of(
     scores |= {name: create(name).score(batch).numpy() for name in PEERS}
     labels = None if found.labels is None else found.labels.cpu().numpy()
     novelty, predicted = _numbers(found.novelty), logits.argmax(1).numpy()
-    result = Study(model, reference, scores, predicted, labels, novelty, hints=hints, trained=share)
+    result = Study(
+        model, reference, scores, predicted, labels, novelty,
+        trained=trained, calibrated=calibrated, hints=hints,
+    )  # fmt: skip
     wrong = result.wrong
     if wrong is None:
         return result
@@ -195,6 +206,15 @@ def study_of(
         return result
     evaluation = certified_evaluation(scores[result.best], wrong, target)
     return replace(result, evaluation=evaluation)
+
+
+def _calibrated_share(held_out: Calibration | None, found: Outcomes) -> float | None:
+    """Share of the predictions with both scores of a held-out one; None if it is not notable."""
+    if held_out is None or held_out.novelty is None:
+        return None
+    known = torch.from_numpy(np.stack([held_out.scores, held_out.novelty], 1))
+    given = torch.stack([found.uncertainty, found.novelty], 1)
+    return training_share(given, TrainingSample(known, len(known)))
 
 
 def _numbers(scores: torch.Tensor) -> NDArray[np.float64]:
