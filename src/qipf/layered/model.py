@@ -37,9 +37,11 @@ from qipf.network.forward import (
     call,
     device_of,
     evaluating,
+    logits_of,
     named_layer,
     require_logits,
     unchanged,
+    warn_if_random,
     warn_of_probabilities,
 )
 from qipf.network.model import NetworkModel, Scores
@@ -160,7 +162,10 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             nonlocal sites, example
             if example is None:
                 example = self._placed(few_rows(inputs))
-                warn_of_probabilities(require_logits(partial(call, self.net, example)))
+                run = partial(call, self.net, example)
+                logits = require_logits(run)
+                warn_of_probabilities(logits)
+                warn_if_random(logits, logits_of(run()))
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 

@@ -233,6 +233,10 @@ ACTIVATIONS = frozenset(
 MANY = 16
 
 
+#: Difference between logits of two passes, relative to the largest, up to which it is rounding.
+ROUNDING = 0.01
+
+
 class _Activations(TorchFunctionMode):
     """Records the activations of a forward pass."""
 
@@ -274,6 +278,22 @@ def warn_of_probabilities(logits: Tensor) -> None:
             f"The network gives one number from 0 to 1 for {len(logits)} inputs. If it is the "
             "probability of class 1, pass the network without its last activation: a logit above "
             "0 is read as class 1, so all of these would be class 1.",
+            QIPFScoreWarning,
+        )
+
+
+def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
+    """Warn if logits of two passes over the same inputs differ by more than rounding."""
+    if not first.numel():
+        return
+    rounding = max(ROUNDING, 4 * torch.finfo(first.dtype).eps)  # of half precision it is coarser
+    difference, largest = float((first - second).abs().max()), float(first.abs().max())
+    if difference > rounding * largest:
+        warn(
+            "The network is random in evaluation mode: two passes over the same inputs give logits "
+            f"that differ by up to {difference / largest:.0%} of the largest, and so will the "
+            "scores. A usual cause is F.dropout(x) without training=self.training. Mend it, and "
+            "fit again.",
             QIPFScoreWarning,
         )
 

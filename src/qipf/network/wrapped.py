@@ -19,7 +19,15 @@ from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
 from qipf.network.batches import batches, refuse_labels
 from qipf.network.features import LayerSite, attention_mask, run_once
-from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
+from qipf.network.forward import (
+    call,
+    evaluating,
+    logits_of,
+    named_layer,
+    require_logits,
+    unchanged,
+    warn_if_random,
+)
 from qipf.network.model import NetworkModel, Scores
 from qipf.network.pooling import flatten_pooling, mean_pooling
 from qipf.network.tasks import IGNORED, TASKS, Task, check_task, task_of
@@ -136,9 +144,11 @@ class WrappedModel(NetworkModel):
                 inputs = self._placed(batch.inputs)
                 run = partial(call, self.net, inputs, example)
                 with evaluating(self.net):
-                    if self.layer is None and batch.number == 0:
-                        require_logits(run)
+                    checked = self.layer is None and batch.number == 0
+                    first = require_logits(run) if checked else None
                     output, rows = self._outputs(inputs, run)
+                    if first is not None:
+                        warn_if_random(first, output)
                 if task is None:
                     task = self._resolved(output, batch.labels)
                     if task.dense and field.reduction == "auto":
