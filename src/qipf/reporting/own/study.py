@@ -27,7 +27,10 @@ from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
 PEERS = ("softmax", "entropy", "energy")
-METHODS = ("qipf", *PEERS)
+
+#: Name of the uncertainty of the model that the page is about.
+OWN = "this model"
+METHODS = (OWN, *PEERS)
 
 #: Limit on the error rate if none is given and the test predictions have no errors.
 DEFAULT_RISK = 0.01
@@ -68,6 +71,7 @@ class Study:
     own_rule: RuleEvaluation | None = None  # the model's own rule, likewise
     trained: float | None = None  # share that are training rows, if it is notable
     calibrated: float | None = None  # share that are of the calibration set, likewise
+    requested: bool = False  # whether a limit on the error rate was given
     hints: Hints = ON_COMMAND_LINE
 
     def __repr__(self) -> str:
@@ -102,12 +106,22 @@ class Study:
 
     def above(self, quantile: float, novelty: bool = False) -> tuple[float, float]:
         """A quantile of the held-out predictions, and the share of the test predictions above."""
-        held_out, values = self.reference, self.scores["qipf"]
+        held_out, values = self.reference, self.uncertainty
         if novelty:
             held_out, values = self.novelty_reference, self.novelty
         assert held_out is not None
         mark = float(np.quantile(held_out, quantile))
         return mark, float((values > mark).mean())
+
+    @property
+    def uncertainty(self) -> NDArray[np.float64]:  # (n,)
+        """Uncertainty of the test predictions by the model."""
+        return self.scores[OWN]
+
+    @property
+    def by_entropy(self) -> bool:
+        """Whether the model's uncertainty is the entropy of the softmax."""
+        return getattr(self.model._decisions(), "score_", None) == "entropy"
 
     @property
     def novelty_reference(self) -> NDArray[np.float64] | None:
@@ -129,12 +143,12 @@ class Study:
 
     @property
     def best(self) -> str:
-        """The score that finds the errors best, by ROC-AUC; qipf where that is unknown.
+        """The score that finds the errors best, by ROC-AUC; the model's where that is unknown.
 
         Of scores that are equal in the digits that the page shows, the first in `METHODS`.
         """
         if not self.metrics:
-            return "qipf"
+            return OWN
         return max(METHODS, key=lambda name: round(self.metrics[name]["roc_auc"], 3))
 
     @property
@@ -188,19 +202,19 @@ def study_of(
         logits = logits.double().clamp(min=sys.float_info.min).log()
     nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
     batch = Batch(nothing, logits, nothing)
-    scores = {"qipf": _numbers(found.uncertainty)}
+    scores = {OWN: _numbers(found.uncertainty)}
     scores |= {name: create(name).score(batch).numpy() for name in PEERS}
     labels = None if found.labels is None else found.labels.cpu().numpy()
     novelty, predicted = _numbers(found.novelty), logits.argmax(1).numpy()
     result = Study(
         model, reference, scores, predicted, labels, novelty,
-        trained=trained, calibrated=calibrated, hints=hints,
+        trained=trained, calibrated=calibrated, requested=target is not None, hints=hints,
     )  # fmt: skip
     wrong = result.wrong
     if wrong is None:
         return result
     if model.rule_ is not None:
-        own = evaluate_rule(model.rule_, scores["qipf"], wrong, novelty)
+        own = evaluate_rule(model.rule_, scores[OWN], wrong, novelty)
         result = replace(result, own_rule=own)
     if len(predicted) < 2:
         return result
