@@ -59,12 +59,13 @@ def test_coverage_and_confidence_to_another_file(monkeypatch, capsys, held_out):
 
 def test_a_rule_that_is_dropped_is_named(monkeypatch, capsys, held_out):
     np.savez("bare.npz", logits=HELD_OUT)
+    rule = calibrated(max_risk=0.2)
     for file, told in (
-        ("held.npz", f", error detection: {calibrated(max_risk=0.2).detection_}; its accept rule "
+        ("held.npz", f", error detection: {rule.detection_}; its accept rule "
          "was dropped (--max-risk makes one)\n"),
         ("bare.npz", "; its accept rule was dropped\n"),
     ):  # fmt: skip
-        run(monkeypatch, capsys, *"calibrate field.qipf held.npz --max-risk 0.2".split())
+        qipf.save(rule, "field.qipf")
         code, out, _ = run(monkeypatch, capsys, "calibrate", "field.qipf", file)
         assert (code, out) == (0, f"wrote field.qipf: calibrated on 200 rows{told}")
         assert qipf.load("field.qipf").rule_ is None
