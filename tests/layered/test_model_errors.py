@@ -66,6 +66,19 @@ def test_regression_is_told_what_works(net, data):
         assert str(error.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((None,), "NoneType"), (("abc",), "str"), ((), "nothing"), (([[1.0]],), "float"),
+        ((torch.zeros(4),), r"shape \(4,\)"),
+    ],
+)  # fmt: skip
+def test_inputs_of_other_types_are_named(model, given, found):
+    expected = rf"one row per example, \(n, \.\.\.\), got {found}\.$"
+    with pytest.raises(QIPFInputError, match=expected):
+        model(*given)
+
+
 def test_sparse_inputs_are_refused_with_a_cure(net, data):
     with pytest.raises(QIPFInputError, match=r"Batch 0 has a sparse tensor .*to_dense\(\)"):
         LayeredQIPF(net).fit([(data[0].to_sparse(), data[1])])

@@ -286,7 +286,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         """Logits and rows of the layers of the network, which is in evaluation mode."""
         first = next(iter(example.tensors.values()), None)
         if first is None or first.ndim < 2:
-            given = "no tensor" if first is None else f"shape {tuple(first.shape)}"
+            given = example.kinds if first is None else f"shape {tuple(first.shape)}"
             raise QIPFInputError(
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )

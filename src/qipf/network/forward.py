@@ -213,9 +213,13 @@ def call(net: nn.Module, example: Example, fitted: Example | None = None, copy: 
     except (QIPFError, torch.cuda.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        several = ""
+        if isinstance(error, TypeError) and len(example.inputs) > 1:
+            several = " A tuple or a list holds several inputs: pass inputs without labels."
         known = "" if fitted is None else f" It was fitted with {fitted.shapes('n')}."
         raise QIPFInputError(
-            f"The network cannot take {example.shapes() or 'these inputs'}: {reason(error)}{known}"
+            f"The network cannot take {example.shapes() or example.kinds}: {reason(error)}"
+            f"{several}{known}"
         ) from error
 
 

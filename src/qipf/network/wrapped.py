@@ -17,7 +17,7 @@ from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
-from qipf.network.batches import batches, refuse_labels
+from qipf.network.batches import READ_ONCE, batches, refuse_labels
 from qipf.network.features import LayerSite, attention_mask, run_once
 from qipf.network.forward import (
     call,
@@ -167,7 +167,9 @@ class WrappedModel(NetworkModel):
                     example = example or inputs
                     field.partial_fit(rows, wrong=wrong, logits=logits)
         if example is None:
-            raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
+            raise QIPFInputError(
+                f"The loader is empty: fit needs at least two predictions. {READ_ONCE}"
+            )
         with self._changed() as model:
             model.field, model.task_ = field.build(), task
             model._set_fitted(example)
