@@ -388,3 +388,9 @@ def test_other_classes_than_expected_are_not_reliable(rng):
     )
     novel = estimator.estimate(window, novelty=-usual, predicted=np.arange(400) % 2)
     assert str(novel).endswith("so the estimate may be far off")
+
+
+def test_one_prediction_is_no_plural():
+    estimator = AccuracyEstimator([0.5], [False])
+    assert str(estimator.estimate([0.1])).endswith("of 1 prediction, from 1 held-out one")
+    assert str(estimator.estimate([0.1, 0.2])).endswith("of 2 predictions, from 1 held-out one")

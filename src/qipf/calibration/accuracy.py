@@ -12,7 +12,7 @@ from sklearn.isotonic import isotonic_regression
 
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.prediction import Prediction, require_same_model
-from qipf.display import Shown, percent
+from qipf.display import Shown, counted, percent
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_scores, checked_share
 
@@ -62,8 +62,8 @@ class AccuracyEstimate:
             surplus = f"; {percent(self.surplus)} more of some classes than expected"
         return (
             f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
-            f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
-            f"ones{novel}{surplus}{self._doubt}"
+            f"{percent(self.high)}) of {counted(self.count, 'prediction')}, from {self.held_out:,} "
+            f"held-out {'one' if self.held_out == 1 else 'ones'}{novel}{surplus}{self._doubt}"
         )
 
     @property

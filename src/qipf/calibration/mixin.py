@@ -24,7 +24,7 @@ from qipf.calibration.training_rows import (
     refuse_training_rows,
     warn_of_repeated_rows,
 )
-from qipf.display import Shown, aligned
+from qipf.display import Shown, aligned, counted
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
@@ -195,7 +195,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         """What `repr` tells about the calibration set, error detection and the rule."""
         about = []
         if self.calibration_ is not None:
-            about.append(f"calibrated on {len(self.calibration_):,} predictions")
+            about.append(f"calibrated on {counted(len(self.calibration_), 'prediction')}")
         if self.detection_ is not None:
             about.append(f"error detection: {self.detection_}")
         if self.rule_ is not None:
@@ -212,7 +212,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         held_out, detection = self.calibration_, self.detection_
         if held_out is not None:
             errors = "" if held_out.wrong is None else f", {int(held_out.wrong.sum()):,} wrong"
-            facts["calibration"] = f"{len(held_out):,} held-out predictions{errors}"
+            facts["calibration"] = f"{counted(len(held_out), 'held-out prediction')}{errors}"
         if detection is not None:
             facts["detection"] = str(detection)
         if self.rule_ is not None:

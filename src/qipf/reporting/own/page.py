@@ -8,6 +8,7 @@ import numpy as np
 
 from qipf._version import __version__
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.display import counted
 from qipf.errors import QIPFInputError, QIPFTypeError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
@@ -173,7 +174,7 @@ def own_page(found: Study, command: str = "") -> str:
             ),
             section("Risk and coverage", "risk", spec=curves),
         ]
-    shift, lead = [], f"{len(found.predicted):,} test predictions"
+    shift, lead = [], counted(len(found.predicted), "test prediction")
     if found.reference is not None:
         pairs = {"uncertainty": (found.reference, found.uncertainty)}
         if found.novelty_reference is not None:

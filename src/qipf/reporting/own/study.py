@@ -15,7 +15,7 @@ from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.outcomes import Outcomes
 from qipf.calibration.training_rows import TrainingSample, training_share
-from qipf.display import percent
+from qipf.display import counted, percent
 from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
@@ -75,7 +75,7 @@ class Study:
     hints: Hints = ON_COMMAND_LINE
 
     def __repr__(self) -> str:
-        about = [f"{len(self.predicted):,} predictions"]
+        about = [counted(len(self.predicted), "prediction")]
         if self.wrong is not None:
             about.append(f"{percent(float(self.wrong.mean()))} wrong")
         if self.metrics:
