@@ -1,5 +1,7 @@
 """qipf.report: the page of a model of one's own."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -109,6 +111,14 @@ def test_a_rule_that_certifies_nothing(path):
     qipf.report(field, held_out(2), path)
     told = "own rule accepts 0% of the test predictions; nothing is certified."
     assert told in plain(path.read_text())
+
+
+def test_lines_of_a_fact_stay_lines(monkeypatch, path):
+    monkeypatch.setattr(QIPF, "facts", lambda _: {"layers": "one\ntwo"})
+    qipf.report(FIELD, held_out(2), path)
+    page = path.read_text()
+    assert "<dt>layers</dt><dd>one\ntwo</dd>" in page
+    assert re.search(r"\.facts dd \{[^}]*white-space: pre-line;", page)
 
 
 def test_texts_are_escaped(tmp_path):
