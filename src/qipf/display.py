@@ -15,6 +15,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things, in the singular or the plural.
+
+    >>> counted(1, "held-out prediction"), counted(2000, "row")
+    ('1 held-out prediction', '2,000 rows')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def aligned(facts: Mapping[str, str]) -> str:
     """Lines of names and values, the values below each other."""
     wide = max([14, *(len(name) + 2 for name in facts)])

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import binom, norm
 
-from qipf import AccuracyEstimator, QIPFInputError, estimate_accuracy
+from qipf import QIPF, AccuracyEstimator, QIPFInputError, estimate_accuracy, wrap
 from qipf.calibration.accuracy import METHODS as ALL_METHODS
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.prediction import Prediction
@@ -335,6 +335,20 @@ def test_the_classes_of_predictions_are_heard_unless_they_may_shift(rng):
     assert estimate_accuracy(pixels, held_out).surplus is None
 
 
+def test_predictions_of_another_model_are_refused(rng):
+    rows = rng.normal(size=(3, 200, 4))
+    one, other = (
+        QIPF(bandwidth=1.0).fit(rows[0]).calibrate(rows[k], wrong=rows[k, :, 0] > 1.5)
+        for k in (1, 2)
+    )
+    window = wrap(torch.nn.Identity(), field=one)(torch.from_numpy(rows[2]))
+    estimate_accuracy(window, one)
+    estimate_accuracy(window, other.calibration_)  # a set of one's own says nothing of a model
+    expected = "another calibration set, than held_out's. Pass a Prediction of held_out's model."
+    with pytest.raises(QIPFInputError, match=expected):
+        estimate_accuracy(window, other)
+
+
 @pytest.mark.parametrize("informed", [True, False])
 def test_the_interval_of_log_odds_by_hand(rng, informed):
     odds, wrong, _ = log_odds_case(rng, 400)
@@ -374,3 +388,9 @@ def test_other_classes_than_expected_are_not_reliable(rng):
     )
     novel = estimator.estimate(window, novelty=-usual, predicted=np.arange(400) % 2)
     assert str(novel).endswith("so the estimate may be far off")
+
+
+def test_one_prediction_is_no_plural():
+    estimator = AccuracyEstimator([0.5], [False])
+    assert str(estimator.estimate([0.1])).endswith("of 1 prediction, from 1 held-out one")
+    assert str(estimator.estimate([0.1, 0.2])).endswith("of 2 predictions, from 1 held-out one")

@@ -1,5 +1,7 @@
 """Calibration rows that are training rows: the limits by hand, and what counts as equal."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from qipf.calibration.training_rows import (
     _chance,
     refuse_training_rows,
     training_share,
+    warn_of_repeated_rows,
 )
 
 RNG = np.random.default_rng(0)
@@ -114,3 +117,57 @@ def test_constant_logits_are_compared_without_overflow():
     sample = TrainingSample(torch.full((50, 3), 1e6, dtype=torch.float64), 50)
     assert training_share(torch.full((20, 3), 1e6).double(), sample) is None  # equal by chance
     assert training_share(torch.randn(20, 3).double(), sample) is None
+
+
+def repeated(given, total=10_000, sample=SAMPLE):
+    """What is warned of repeated rows; None without a warning."""
+    known = TrainingSample(torch.from_numpy(sample), total)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        warn_of_repeated_rows(torch.from_numpy(given), known)
+    return str(found[0].message) if found else None
+
+
+def test_the_fewest_repeated_rows_that_are_more_than_chance():
+    # as above; among 2,000 rows, twice as many as the sample has, a row has twice the chance
+    chance = 2000 * 2 * 6 / 1000 / 64
+    limit = chance + 3 + 5 * (chance + (2000 * 2 * 2 / 1000) ** 2) ** 0.5
+    assert 43 < limit < 44
+    new = np.random.default_rng(1).normal(size=(2000, 5)) * SCALES
+    assert repeated(np.concatenate([new[43:], new[-43:]])) is None
+    assert repeated(np.concatenate([new[44:], new[-44:]])) == (
+        "44 of 2,000 calibration rows repeat others. A guarantee needs every example once: rules "
+        "and p-values promise too much here. Calibrate with one epoch of a loader that does not "
+        "draw with replacement."
+    )
+
+
+def test_two_epochs_and_draws_with_replacement_are_repeated():
+    assert "600 of 1,200" in repeated(np.concatenate([NEW[:600], NEW[:600]]))
+    assert "593 of 1,200" in repeated(np.concatenate([NEW[:600], NEW[:600] * (1 + 1e-7)]))
+    drawn = np.random.default_rng(0).integers(0, 100, 1000)
+    assert "900 of 1,000" in repeated(NEW[drawn])
+
+
+@pytest.mark.parametrize("distinct", [20, 400, 20_000])
+@pytest.mark.parametrize("kept", [30, 300, 1000])
+@pytest.mark.parametrize("count", [100, 1000, 8000])
+def test_equal_margins_of_trees_are_not_repeated_rows(distinct, kept, count):
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        given, sample = margins(rng, count, distinct), margins(rng, kept, distinct)
+        assert repeated(given, sample=sample) is None
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_equal_rounded_numbers_are_not_repeated_rows(columns):
+    """Of single numbers many are equal by chance in the steps in which they are compared."""
+    rng = np.random.default_rng(0)
+    for count in (500, 20_000):
+        given, sample = (rng.normal(size=(n, columns)) for n in (count, 1000))
+        assert repeated(given, sample=sample) is None
+        assert repeated(np.round(given * 3), sample=np.round(sample * 3)) is None
+
+
+def test_too_few_training_rows_tell_nothing_of_repeated_rows():
+    assert repeated(np.concatenate([NEW, NEW]), sample=SAMPLE[:1]) is None

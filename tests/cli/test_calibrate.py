@@ -57,10 +57,27 @@ def test_coverage_and_confidence_to_another_file(monkeypatch, capsys, held_out):
     assert (held_out / "field.qipf").read_bytes() == before
 
 
+def test_a_rule_that_is_dropped_is_named(monkeypatch, capsys, held_out):
+    np.savez("bare.npz", logits=HELD_OUT)
+    rule = calibrated(max_risk=0.2)
+    for file, told in (
+        ("held.npz", f", error detection: {rule.detection_}; its accept rule "
+         "was dropped (--max-risk makes one)\n"),
+        ("bare.npz", "; its accept rule was dropped\n"),
+    ):  # fmt: skip
+        qipf.save(rule, "field.qipf")
+        code, out, _ = run(monkeypatch, capsys, "calibrate", "field.qipf", file)
+        assert (code, out) == (0, f"wrote field.qipf: calibrated on 200 rows{told}")
+        assert qipf.load("field.qipf").rule_ is None
+        _, out, _ = run(monkeypatch, capsys, "calibrate", "field.qipf", file)
+        assert "dropped" not in out
+
+
 def test_a_new_calibration_replaces_the_rule(monkeypatch, capsys, held_out):
     qipf.save(calibrated(max_risk=0.2), "field.qipf")
     code, out, err = run(monkeypatch, capsys, "calibrate", "field.qipf", "held.npy")
-    assert (code, out) == (0, "wrote field.qipf: calibrated on 200 rows\n")
+    told = "wrote field.qipf: calibrated on 200 rows; its accept rule was dropped\n"
+    assert (code, out) == (0, told)
     assert "held.npy has no labels, so there will be no accept rule" in err
     assert "or with --labels FILE.npy" in err
     assert qipf.load("field.qipf").rule_ is None

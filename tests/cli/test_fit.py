@@ -21,6 +21,21 @@ def test_fit_gives_the_field_that_python_gives(monkeypatch, capsys, files):
     assert (files / "mine.qipf").read_bytes() == (files / "field.qipf").read_bytes()
 
 
+def test_a_fit_names_the_decisions_that_it_replaces(monkeypatch, capsys, files):
+    fit = "fit", "train.npz", "-o", "field.qipf"
+    assert run(monkeypatch, capsys, *fit)[2] == ""  # the old one was not calibrated
+    np.savez("held.npz", logits=TRAIN + 0.1, labels=LABELS)
+    run(monkeypatch, capsys, *fit, "--calibrate", "held.npz")
+    _, _, err = run(monkeypatch, capsys, *fit, "--calibrate", "held.npz", "--max-risk", 0.2)
+    assert err == "qipf: warning: replaced field.qipf, which was calibrated.\n"
+    code, out, err = run(monkeypatch, capsys, *fit)
+    assert code == 0
+    assert out.startswith("wrote field.qipf: 300 centres")
+    assert err == "qipf: warning: replaced field.qipf, which was calibrated and had a rule.\n"
+    (files / "field.qipf").write_text("another file")
+    assert run(monkeypatch, capsys, *fit)[2] == ""
+
+
 def test_fit_takes_every_parameter(monkeypatch, capsys, files):
     code, out, err = run(
         monkeypatch, capsys, "fit", "train.npz", "-o", "mine.qipf", "--bandwidth", "20",

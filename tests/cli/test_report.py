@@ -37,7 +37,7 @@ def test_a_page_of_your_own_logits(monkeypatch, capsys, files):
     with np.load("test.npz") as test:
         accuracy = float((test["logits"].argmax(1) == test["labels"]).mean())
     assert told["accuracy"] == pytest.approx(accuracy)
-    assert sorted(told["roc_auc"]) == ["energy", "entropy", "qipf", "softmax"]
+    assert sorted(told["roc_auc"]) == ["energy", "entropy", "softmax", "this model"]
     assert "Finding errors" in (files / "mine.html").read_text()
 
 

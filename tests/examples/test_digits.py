@@ -2,6 +2,7 @@
 
 import io
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,14 @@ def test_table_marks_unreliable_estimates_and_keeps_the_order_of_the_scores(exam
     ]
     example["draw"](tmp_path / "digits.png", rows)
     assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ctrl_c_ends_without_a_traceback(monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["digits.py", "--output", str(tmp_path)])
+    monkeypatch.setattr("qipf.bench.datasets.load", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert ended.value.code == "\nStopped; no figure was written."

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import qipf
 from qipf import QIPF, QIPFError, QIPFInputError, QIPFNotFittedError, QIPFWarning
@@ -40,6 +41,11 @@ BROKEN[1, 2], BROKEN[3, 0] = np.nan, np.inf
         (torch.zeros(0, 3), "X has n_samples = 0 rows"),
         (torch.zeros(5, 2, device="meta"), "X must be a dense tensor with data"),
         (torch.eye(5).to_sparse(), "X must be a dense tensor with data"),
+        (
+            DataLoader(torch.eye(5)),
+            "X must be an array of logits, got DataLoader. QIPF takes logits; for a network use "
+            "LayeredQIPF(net).",
+        ),
     ],
 )
 def test_bad_training_rows_are_refused_and_leave_nothing_behind(rows, message):

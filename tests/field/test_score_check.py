@@ -144,7 +144,7 @@ def test_probabilities_of_a_forest():
 def test_a_field_far_behind_the_entropy_gives_way_to_it(rng):
     rows = rng.normal(scale=3, size=(600, 5))
     labels = (rows + rng.normal(size=rows.shape)).argmax(1)
-    with pytest.warns(QIPFScoreWarning, match="so uncertainty is the entropy of the softmax"):
+    with pytest.warns(QIPFScoreWarning, match=SAID):
         field = QIPF().fit(rows, labels)
     np.testing.assert_allclose(field.uncertainty(rows), softmax_entropy(rows), atol=1e-12)
     assert field.detection_.uncertainty == field.detection_.entropy > 0.8
@@ -161,6 +161,16 @@ def pickle_free_copy(field):
 
 
 # ---------------------------------------------------------------------- labels and rows
+
+
+SAID = (
+    r"so uncertainty is the entropy of the softmax\. fallback=False \(--no-fallback\) keeps the "
+    r"field\. For a network, LayeredQIPF may do better\.$"
+)
+EDGE = (
+    r"edge of the search, 0\.25 times Silverman's\. Compare with others: bandwidth=NUMBER "
+    r"\(--bandwidth\)\.$"
+)
 
 
 def labelled(count=300, seed=0):
@@ -258,6 +268,19 @@ def test_calibration_on_training_rows_is_refused():
     assert len(field.calibrate(few).calibration_) == 102
 
 
+def test_calibration_on_repeated_rows_warns(tmp_path):
+    rows, labels = labelled()
+    field = QIPF(bandwidth=10.0).fit(rows, labels)
+    new, truth = labelled(seed=1)
+    twice = np.concatenate([new, new]), np.concatenate([truth, truth])
+    field.calibrate(new, truth)
+    field.save(tmp_path / "field.qipf")
+    for model in (field, qipf.load(tmp_path / "field.qipf")):
+        with pytest.warns(QIPFScoreWarning, match="300 of 600 calibration rows repeat others"):
+            model.calibrate(*twice)
+        assert len(model.calibration_) == 600
+
+
 def test_a_sample_of_many_training_rows_is_enough_to_notice():
     rows = make_logits(40_000, dimension=3).numpy()
     field = QIPF(bandwidth=5.0, max_centers=500, reduction="random").fit(rows)
@@ -292,7 +315,7 @@ def test_three_rows_warn():
 
 def test_a_bandwidth_at_the_edge_of_the_search_warns(rng):
     rows = np.repeat(make_logits(40).numpy(), 5, axis=0) + rng.normal(scale=1e-3, size=(200, 10))
-    with pytest.warns(QIPFScoreWarning, match=r"edge of the search, 0\.25 times Silverman's"):
+    with pytest.warns(QIPFScoreWarning, match=EDGE):
         field = QIPF().fit(rows)  # near duplicates: the narrower, the more likely
     assert field.bandwidth_factor_ == 0.25
     QIPF(bandwidth="silverman").fit(rows)

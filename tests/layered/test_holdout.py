@@ -156,9 +156,13 @@ def test_labels_beyond_the_classes_are_found_even_where_nothing_is_kept():
 @pytest.mark.parametrize(
     ("loader", "message"),
     [
-        ([], "holds 0 examples"),
+        (
+            [],
+            "The loader holds 0 examples; LayeredQIPF needs at least a few dozen. A generator can "
+            "be read only once: make a new one, or pass a list of its batches.$",
+        ),
         ([(INPUT[:0], LABEL[:0])], "holds 0 examples"),
-        ([(INPUT[:1], LABEL[:1])], "holds 1 examples"),
+        ([(INPUT[:1], LABEL[:1])], "holds 1 example; LayeredQIPF needs at least a few dozen.$"),
         (5, "an iterable of batches"),
     ],
 )

@@ -53,6 +53,32 @@ def test_a_label_that_is_no_class_is_named_by_its_batch(net, data):
         LayeredQIPF(net).fit(list(zip(data[0].split(50), labels.split(50), strict=True)))
 
 
+def test_regression_is_told_what_works(net, data):
+    expected = (
+        "labels of batch 0 must hold integers, the index of each true class. qipf scores "
+        "classifiers, not regression. What works: QIPF().fit(X, wrong=errors > tolerance) on the "
+        "outputs of a layer, with the same for calibrate; or a network that predicts classes, "
+        "such as intervals of the target."
+    )
+    for given in (net, nn.Linear(4, 1)):
+        with pytest.raises(QIPFInputError) as error:
+            LayeredQIPF(given).fit([(data[0], data[0][:, 0])])
+        assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((None,), "NoneType"), (("abc",), "str"), ((), "nothing"), (([[1.0]],), "float"),
+        ((torch.zeros(4),), r"shape \(4,\)"),
+    ],
+)  # fmt: skip
+def test_inputs_of_other_types_are_named(model, given, found):
+    expected = rf"one row per example, \(n, \.\.\.\), got {found}\.$"
+    with pytest.raises(QIPFInputError, match=expected):
+        model(*given)
+
+
 def test_sparse_inputs_are_refused_with_a_cure(net, data):
     with pytest.raises(QIPFInputError, match=r"Batch 0 has a sparse tensor .*to_dense\(\)"):
         LayeredQIPF(net).fit([(data[0].to_sparse(), data[1])])

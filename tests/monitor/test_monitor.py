@@ -212,7 +212,13 @@ def test_predictions_of_other_models_are_refused(field):
     assert seen == 100
     other = qipf.QIPF(bandwidth=9.0).fit(make_logits(120)).calibrate(make_logits(90, seed=3))
     others = qipf.wrap(torch.nn.Identity(), field=other)(stream)
-    with pytest.raises(QIPFInputError, match="by another model, or with another calibration set"):
+    with pytest.raises(
+        QIPFInputError,
+        match=(
+            "made by another model, or with another calibration set, than the monitor's. Pass a "
+            "Prediction of the monitor's model."
+        ),
+    ):
         ShiftMonitor(model).update(others)
     with pytest.raises(QIPFInputError, match="takes no mask beside it"):
         ShiftMonitor(model).update(own, mask=None)

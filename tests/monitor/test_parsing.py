@@ -56,6 +56,20 @@ def test_bad_lines_have_reasons():
     ]
 
 
+@pytest.mark.parametrize("first", [b"id;logit_0;logit_1", b"1.5;2;3", b"a\tb"])
+def test_other_separators_end_the_reading(first):
+    marks = "tabs" if b"\t" in first else "semicolons"
+    expected = f"^x separates its columns by {marks}; commas are expected.$"
+    with pytest.raises(QIPFInputError, match=expected):
+        LineParser(2, "x").parse([first, first])
+
+
+def test_a_semicolon_in_a_line_of_text_separates_nothing():
+    parsed = LineParser(3, "x").parse([b"started; ready", b"1,2,3"])
+    assert (parsed.places, [place for place, _ in parsed.bad]) == ([1], [0])
+    assert LineParser(1, "x").parse([b"logit_0", b"2"]).rows.tolist() == [[2.0]]
+
+
 def test_bad_json_has_reasons():
     texts = [
         b"[1, 2]", b"[1, 2", b"[1]", b"[1, true]", b'[1, "2"]', b'{"other": 1}', b'{"logits": 3}',

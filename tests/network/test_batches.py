@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import qipf
 from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, ShiftMonitor
@@ -59,6 +60,18 @@ def test_arguments_of_the_network(inputs, options, expected):
     found = arguments(Two(), inputs, options)
     assert list(found.values) == list(expected.values)
     assert all(found.values[name] is expected.values[name] for name in expected.values)
+
+
+@pytest.mark.parametrize(
+    ("loader", "kind"), [(DataLoader([A]), "DataLoader"), (iter([A]), "list_iterator")]
+)
+def test_loaders_are_not_inputs(loader, kind):
+    expected = (
+        f"A network takes tensors, got {kind} as input. Score it batch by batch: [model(inputs) "
+        "for inputs, labels in loader]."
+    )
+    with pytest.raises(QIPFInputError, match=re.escape(expected)):
+        arguments(OfDict(), (loader,))
 
 
 def test_a_dict_is_one_argument_where_the_network_takes_one():
@@ -130,8 +143,13 @@ def test_inputs_that_do_not_fit_are_compared_with_those_of_fit():
         (A[:, :2], r"input of shape \(60, 2\), float32: mat1 and mat2 shapes"),
         (A.double(), r"input of shape \(60, 3\), float64: mat1 and mat2 must have the same dtype"),
         (A.long(), r"input of shape \(60, 3\), int64: "),
-        ((A, B, A), "input_0 of shape .* positional arguments"),
-        ("text", "these inputs: "),
+        (
+            (A, B, A),
+            r"input_0 of shape .* positional arguments but 4 were given \(TypeError\)\. A tuple "
+            r"or a list holds several inputs: pass inputs without labels\. ",
+        ),
+        ("text", "str: "),
+        (None, "NoneType: "),
     ):
         with pytest.raises(QIPFInputError, match=f"^The network cannot take {given}.*{fitted}"):
             model(inputs)

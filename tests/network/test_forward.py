@@ -1,5 +1,6 @@
 """Evaluation mode of networks that threads and forked processes share."""
 
+import re
 import threading
 import warnings
 
@@ -8,10 +9,10 @@ import torch
 from torch import nn
 
 import qipf
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, QIPFScoreWarning
 from qipf.export.program import Example
 from qipf.network.features import LayerSite, chosen_sites, run_in_batches
-from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of
+from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of, warn_if_random
 from tests.forks import in_child
 
 
@@ -146,3 +147,45 @@ def test_a_layer_is_no_property_of_its_network():
     for name in ("trainer", "core"):
         with pytest.raises(QIPFInputError, match=f"has no layer '{name}'"):
             named_layer(Fails(nn.Linear(2, 2)), name)
+
+
+class Careless(nn.Module):
+    """Dropout that does not ask for the mode."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.first(x).relu(), 0.5))
+
+
+RANDOM = (
+    r"The network is random in evaluation mode: two passes over the same inputs give logits that "
+    r"differ by up to \d+% of the largest, and so will the scores\. A usual cause is F\.dropout\(x"
+    r"\) without training=self\.training\. Mend it, and fit again\."
+)
+
+
+@pytest.mark.parametrize("model", [qipf.wrap, qipf.LayeredQIPF])
+def test_a_network_that_is_random_in_evaluation_mode_warns(model):
+    inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    loader = [(inputs, inputs[:, :3].argmax(1))]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model(Careless()).fit(loader)
+    assert [one for one in found if re.fullmatch(RANDOM, str(one.message))]
+
+
+def test_rounding_is_not_random():
+    logits = torch.tensor([[3.0, -8.0], [0.1, 0.2]])
+    warn_if_random(logits, logits + 0.079)
+    with pytest.warns(QIPFScoreWarning, match="by up to 1% of the largest"):
+        warn_if_random(logits, logits + 0.081)
+    half = logits.bfloat16()
+    warn_if_random(half, half + 0.2)  # 4 times its epsilon is 3 %
+    with pytest.warns(QIPFScoreWarning, match="by up to 4% of the largest"):
+        warn_if_random(half, half - 0.3)
+    warn_if_random(logits[:0], logits[:0])
+    warn_if_random(torch.full((2, 2), torch.nan), logits)

@@ -51,7 +51,11 @@ def test_a_network_without_data_is_refused(kind):
     ("loader", "phrase"),
     [
         (None, "calibrate needs an iterable of batches"),
-        ([], "The loader is empty"),
+        (
+            [],
+            "The loader is empty: calibrate needs at least one prediction. A generator can be read "
+            "only once: make a new one, or pass a list of its batches.",
+        ),
         ([data(0, 1)], "The loader is empty"),
         ([data(8, 1) * torch.nan], "8 rows with NaN or inf"),
         ([(data(8, 1), torch.zeros(8)), data(8, 2)], "Batch 1 lacks labels"),

@@ -316,7 +316,7 @@ def test_bad_networks_and_layers_are_refused(images):
 def test_bad_loaders_are_refused_and_leave_nothing_behind(images):
     labels = torch.arange(120) % 4
     cases = [
-        ([], "The loader is empty"),
+        ([], "empty: fit needs at least two predictions. A generator can be read only once:"),
         ([(images, labels[:5])], "labels of batch 0 must have shape"),
         ([(images, labels), images], "Batch 1 lacks labels, unlike those before it"),
         ([images, (images, labels)], "Batch 1 has labels, unlike those before it"),

@@ -11,7 +11,8 @@ from scipy.special import expit, ndtri
 from sklearn.isotonic import isotonic_regression
 
 from qipf.calibration.conformal import Calibration, calibration_of
-from qipf.display import Shown, percent
+from qipf.calibration.prediction import Prediction, require_same_model
+from qipf.display import Shown, counted, percent
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.validation.scores import checked_scores, checked_share
 
@@ -61,8 +62,8 @@ class AccuracyEstimate:
             surplus = f"; {percent(self.surplus)} more of some classes than expected"
         return (
             f"{percent(self.accuracy)} ({percent(self.confidence)} interval {percent(self.low)} to "
-            f"{percent(self.high)}) of {self.count:,} predictions, from {self.held_out:,} held-out "
-            f"ones{novel}{surplus}{self._doubt}"
+            f"{percent(self.high)}) of {counted(self.count, 'prediction')}, from {self.held_out:,} "
+            f"held-out {'one' if self.held_out == 1 else 'ones'}{novel}{surplus}{self._doubt}"
         )
 
     @property
@@ -291,8 +292,11 @@ def estimate_accuracy(
     label_shift : whether classes may occur in other shares than in the calibration set. By default
         a class that is predicted more often than there is a sign of errors.
     """
+    calibration = calibration_of(held_out)
+    if isinstance(predictions, Prediction) and held_out is not calibration:
+        require_same_model(predictions, calibration, "held_out's")
     estimator = AccuracyEstimator.of(
-        calibration_of(held_out),
+        calibration,
         method or ("threshold" if getattr(predictions, "p_error", None) is None else "log_odds"),
     )
     uncertainty = getattr(predictions, "uncertainty", predictions)

@@ -19,8 +19,12 @@ from qipf.calibration.plotting import PlotMixin
 from qipf.calibration.prediction import Prediction
 from qipf.calibration.rule import AcceptRule
 from qipf.calibration.snapshots import Snapshots
-from qipf.calibration.training_rows import TrainingSample, refuse_training_rows
-from qipf.display import Shown, aligned
+from qipf.calibration.training_rows import (
+    TrainingSample,
+    refuse_training_rows,
+    warn_of_repeated_rows,
+)
+from qipf.display import Shown, aligned, counted
 from qipf.errors import QIPFInputError
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import Arrays, content_digest, decode, encode
@@ -97,7 +101,9 @@ class CalibrationMixin(PlotMixin, Snapshots):
         return self.rule_
 
     def _set_calibration(self, found: Outcomes) -> None:
-        self._refuse_training_rows(found.rows)
+        training = self.training_sample()
+        if training is not None:
+            refuse_training_rows(found.rows, training)
         uncertainty, wrong = found.uncertainty, found.wrong
         logits = found.rows if found.are_logits else None
         counts = None if logits is None else logits.argmax(1).bincount(minlength=logits.shape[1])
@@ -108,6 +114,8 @@ class CalibrationMixin(PlotMixin, Snapshots):
         with self._decisions()._changed() as model:
             model.calibration_, model.detection_ = calibration, detection
             model.rule_ = None  # it was made from another calibration set
+        if training is not None:
+            warn_of_repeated_rows(found.rows, training)
         if wrong is not None and logits is not None:
             warn_of_labels(wrong, logits)
             warn_if_worse(detection)
@@ -119,12 +127,6 @@ class CalibrationMixin(PlotMixin, Snapshots):
     def training_sample(self) -> TrainingSample | None:
         """A sample of the training rows or logits; None if no rows were held out."""
         return self._training
-
-    def _refuse_training_rows(self, rows: Tensor) -> None:
-        """Raise `QIPFInputError` if many calibration rows are known training rows."""
-        training = self.training_sample()
-        if training is not None:
-            refuse_training_rows(rows, training)
 
     def score_origin(self) -> float:
         """Constant in the uncertainty, such as energies; see `qipf.calibration.quantization`."""
@@ -193,7 +195,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         """What `repr` tells about the calibration set, error detection and the rule."""
         about = []
         if self.calibration_ is not None:
-            about.append(f"calibrated on {len(self.calibration_):,} predictions")
+            about.append(f"calibrated on {counted(len(self.calibration_), 'prediction')}")
         if self.detection_ is not None:
             about.append(f"error detection: {self.detection_}")
         if self.rule_ is not None:
@@ -210,7 +212,7 @@ class CalibrationMixin(PlotMixin, Snapshots):
         held_out, detection = self.calibration_, self.detection_
         if held_out is not None:
             errors = "" if held_out.wrong is None else f", {int(held_out.wrong.sum()):,} wrong"
-            facts["calibration"] = f"{len(held_out):,} held-out predictions{errors}"
+            facts["calibration"] = f"{counted(len(held_out), 'held-out prediction')}{errors}"
         if detection is not None:
             facts["detection"] = str(detection)
         if self.rule_ is not None:

@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from qipf.calibration.conformal import Calibration
 from qipf.display import Shown, percent
+from qipf.errors import QIPFInputError
 from qipf.validation.arrays import as_given
+from qipf.validation.scores import checked_scores
 
 #: Rows that `print` shows.
 FIRST = 5
@@ -116,6 +119,20 @@ _COLUMNS: dict[str, Callable[[Any], str]] = {
     "novelty_p_value": "{:.3f}".format,
     "accepted": lambda accepted: "yes" if accepted else "no",
 }
+
+
+def require_same_model(prediction: Prediction, calibration: Calibration, whose: str) -> None:
+    """Raise if a prediction has p-values of another calibration set than that of `whose` model."""
+    if prediction.p_value is None:  # made before `calibrate`
+        return
+    given = checked_scores(prediction.p_value.reshape(-1), "p_value")
+    uncertainty = checked_scores(prediction.uncertainty.reshape(-1), "uncertainty")
+    known = ~np.isnan(given)  # those that nan_policy leaves out have none
+    if not np.allclose(calibration.p_values(uncertainty)[known], given[known]):
+        raise QIPFInputError(
+            "This Prediction was made by another model, or with another calibration set, than "
+            f"{whose}. Pass a Prediction of {whose} model."
+        )
 
 
 def prediction_as(prediction: Prediction, like: Any) -> Prediction:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from qipf.calibration.fixed_sequence import fewest
-from qipf.display import Shown, percent
+from qipf.display import Shown, counted, percent
 from qipf.errors import QIPFInputError, warn
 from qipf.validation.scores import checked_scores
 
@@ -181,7 +181,7 @@ class AcceptRule:
             wrong = f"at least {percent(self.min_coverage)} are accepted, and {wrong}"
         return [
             f"{sure}, {wrong}.",
-            f"Made from {self.held_out:,} held-out predictions: {self.accepted:,} of them "
+            f"Made from {counted(self.held_out, 'held-out prediction')}: {self.accepted:,} of them "
             f"({percent(self.coverage)}) are accepted; wrong among these: {self.errors:,} "
             f"({percent(self.risk)}).",
         ]
@@ -190,8 +190,8 @@ class AcceptRule:
         least = fewest(0, max_risk, 1 - self.confidence)
         if self.held_out < least:
             reason = (
-                f"There are {self.held_out:,} held-out predictions; {least:,} are needed even if "
-                "none of them is wrong."
+                f"Given: {counted(self.held_out, 'held-out prediction')}; {least:,} are needed "
+                "even if none of them is wrong."
             )
         else:
             usual = "" if self.max_novelty is None else " that are not too novel"
@@ -201,7 +201,10 @@ class AcceptRule:
             )
         if self.reachable_risk is None:
             return reason
-        return f"{reason} max_risk={self.reachable_risk:g}, if requested at first, is certified."
+        return (
+            f"{reason} max_risk={self.reachable_risk:g} would have been certified, if it had been "
+            "requested first."
+        )
 
 
 def within(

@@ -1,4 +1,4 @@
-"""A check that calibration rows are not the rows that a model was fitted on."""
+"""Checks that calibration rows are not those that a model was fitted on, and not repeated."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qipf.errors import QIPFInputError
+from qipf.errors import QIPFInputError, QIPFScoreWarning, warn
 
 #: Training rows that a model keeps to recognise them, also in its file.
 KEPT_ROWS = 1000
@@ -46,6 +46,28 @@ def refuse_training_rows(rows: Tensor, training: TrainingSample) -> None:
         )
 
 
+def warn_of_repeated_rows(rows: Tensor, training: TrainingSample) -> None:
+    """Warn if calibration rows equal each other more often than by chance.
+
+    The chance that a row equals one of so many others is known from the training sample; among more
+    others than that it rises in proportion at most.
+    """
+    given, sample = _in_steps(rows, training)
+    if len(sample) < 2:
+        return
+    count = len(given)
+    repeated = count - len(np.unique(np.round(given), axis=0))
+    rows_each = max(1.0, count / len(sample))
+    expected, error = (count * rows_each * value for value in _chance(sample))
+    if repeated >= expected + FEWEST_EQUAL + 5 * (expected + error**2) ** 0.5:
+        warn(
+            f"{repeated:,} of {count:,} calibration rows repeat others. A guarantee needs every "
+            "example once: rules and p-values promise too much here. Calibrate with one epoch of a "
+            "loader that does not draw with replacement.",
+            QIPFScoreWarning,
+        )
+
+
 def training_share(rows: Tensor, training: TrainingSample) -> float | None:
     """Share of rows that are training rows; None unless it is certainly large.
 
@@ -55,13 +77,7 @@ def training_share(rows: Tensor, training: TrainingSample) -> float | None:
     the count and of the estimate of chance, is scaled up to all training rows. The error of that
     estimate does not matter where nearly all rows of the sample are distinct and are found.
     """
-    sample = training.rows.detach().double().cpu().numpy()
-    given = rows.detach().double().cpu().numpy()
-    spread = sample.std(0)
-    columns = np.argsort(-spread, kind="stable")[:COMPARED_COLUMNS]
-    steps = spread[columns] * STEP
-    steps = np.maximum(steps, np.abs(sample[:, columns]).max(0, initial=1.0) * np.finfo(float).eps)
-    sample, given = sample[:, columns] / steps, given[:, columns] / steps
+    given, sample = _in_steps(rows, training)
     if len(sample) < 2 or not len(given):
         return None
     expected, error = _chance(sample)
@@ -75,6 +91,19 @@ def training_share(rows: Tensor, training: TrainingSample) -> float | None:
     if excess >= FEWEST_EQUAL + 5 * deviation and share > LARGEST_SHARE:
         return min(share, 1.0)
     return None
+
+
+def _in_steps(
+    rows: Tensor, training: TrainingSample
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The compared columns of rows and of the sample, in steps in which they are compared."""
+    sample = training.rows.detach().double().cpu().numpy()
+    given = rows.detach().double().cpu().numpy()
+    spread = sample.std(0)
+    columns = np.argsort(-spread, kind="stable")[:COMPARED_COLUMNS]
+    steps = spread[columns] * STEP
+    steps = np.maximum(steps, np.abs(sample[:, columns]).max(0, initial=1.0) * np.finfo(float).eps)
+    return given[:, columns] / steps, sample[:, columns] / steps
 
 
 def _chance(sample: NDArray[np.float64]) -> tuple[float, float]:

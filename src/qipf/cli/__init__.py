@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from typer import Option
+from typer.core import TyperGroup
 
 from qipf import QIPFError, QIPFWarning, __version__
 from qipf.cli import bench, features, figure
@@ -23,8 +24,21 @@ from qipf.io.atomic import DISK_FULL, write_error
 EXIT_CODES = """Exit codes: 0 success; 1 unexpected error; 2 bad input, explained in one line;
 130 interrupted."""
 
+
+class _Commands(TyperGroup):
+    """Commands that, if they are interrupted, say what became of their output."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\nStopped; no output file was written or changed.", err=True)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="qipf",
+    cls=_Commands,
     help="Uncertainty of each prediction of a trained classifier, from one forward pass.",
     epilog=EXIT_CODES,
     no_args_is_help=True,

@@ -153,20 +153,24 @@ def calibrate_field(
 
     # the precision of the field, and of the lines that qipf monitor reads
     rows = held_out.logits.astype(field.centers_.dtype)
+    had_rule = field.rule_ is not None
     field.calibrate(rows, **{"wrong" if are_errors else "y": held_out.labels})
     count = len(held_out.logits)
     result: dict[str, Any] = {"calibrated_on": count, "calibration_labelled": False}
     text = f"calibrated on {count:,} rows"
+    without = "its accept rule was dropped" if had_rule else "no accept rule"
     if held_out.labels is not None:
         result["calibration_labelled"] = True
         result["rule"] = None
         if field.detection_ is not None:
             text += f", error detection: {field.detection_}"
         if max_risk is None and min_coverage is None:
-            return result, f"{text}; no accept rule (--max-risk makes one)"
+            return result, f"{text}; {without} (--max-risk makes one)"
         rule = field.accept_rule(
             max_risk, confidence, min_coverage=min_coverage, min_novelty_p=min_novelty_p
         )
         result["rule"] = rule_values(rule)
         text += f"\n{rule}"
+    elif had_rule:
+        text += f"; {without}"
     return result, text

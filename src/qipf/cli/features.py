@@ -58,6 +58,7 @@ def fit(
     """
     from qipf.io.atomic import checked_output
     from qipf.layered.features import FeatureQIPF
+    from qipf.storage.save_load import save_fitted
 
     inputs = [train, *(perturbed or []), *([] if calibrate is None else [calibrate])]
     checked_output(output, inputs=inputs)
@@ -83,7 +84,7 @@ def fit(
         model.calibrate(*_arrays(calibrate))
     if max_risk is not None:
         model.accept_rule(max_risk=max_risk)
-    model.save(output)
+    save_fitted(model, output)
     layers = [site.layer for site in model.layers_]
     result = {"output": output, "rows": len(logits), "layers": layers}
     print_result(as_json, result, f"wrote {output}:\n{model.summary()}")

@@ -90,7 +90,7 @@ def fit(
     from qipf.io.logits import open_table
     from qipf.io.logits.columns import AUTO
     from qipf.scoring.fitting import fit_table, labels_for, read_held_out
-    from qipf.storage.save_load import save
+    from qipf.storage.save_load import save_fitted
 
     checked_output(output, inputs=[train, *([] if calibrate is None else [calibrate])])
     field = QIPF(
@@ -120,7 +120,7 @@ def fit(
     about = ""
     if held_out is not None:
         calibration, about = calibrate_field(field, held_out, max_risk)
-    save(field, output)
+    save_fitted(field, output)
     result = {
         "output": output,
         "rows": field.n_samples_seen_,

@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from qipf.cli.options import Columns, Json, Model, print_result, results_of
+from qipf.display import counted
 from qipf.errors import QIPFInputError, unknown_name
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def score(
         text = f"\nStopped; finished shards are in {output}. Run the same command to continue."
         typer.echo(text, err=True)
         raise typer.Exit(130) from None
-    text = _count(shards.shards, "shard")
+    text = counted(shards.shards, "shard")
     if shards.kept:
         text += f" (finished before: {shards.kept:,})"
     counts = {"shards": shards.shards, "kept": shards.kept}
@@ -173,18 +174,14 @@ def _print(
         },
     }
     # all shards of a folder may be empty
-    text = _count(scored.rows, "row") if scored.rows else "no rows"
+    text = counted(scored.rows, "row") if scored.rows else "no rows"
     if scored.missing:
         which = f"{scored.missing:,}" if scored.with_scores else "all"
         text += f" ({which} with NaN or inf, without scores)"
     if scored.with_scores:
         share = scored.outliers / scored.with_scores
         text += (
-            f", mean uncertainty {scored.mean:.4g}, {_count(scored.outliers, 'outlier')} "
+            f", mean uncertainty {scored.mean:.4g}, {counted(scored.outliers, 'outlier')} "
             f"({share:.1%}): {limit}"
         )
     print_result(as_json, result, f"wrote {output}: {prefix}{text}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

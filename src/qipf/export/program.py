@@ -65,6 +65,13 @@ class Example(NamedTuple):
         return {name: part for name, part in self.values.items() if isinstance(part, Tensor)}
 
     @property
+    def kinds(self) -> str:
+        """Types of everything in it, for errors about inputs without tensors."""
+        return (
+            ", ".join(sorted({type(part).__name__ for part in self.values.values()})) or "nothing"
+        )
+
+    @property
     def rows(self) -> int:
         """Length of the batch: that of the first tensor with dimensions."""
         return next((len(part) for part in self.tensors.values() if part.ndim), 0)

@@ -166,7 +166,8 @@ def _check_score(
             field.detection_ = replace(found, uncertainty=found.entropy)
         warn(
             f"{reason}{comparison}, so uncertainty is the entropy of the softmax. "
-            "QIPF(fallback=False) keeps the field. For a network, LayeredQIPF may do better.",
+            "fallback=False (--no-fallback) keeps the field. For a network, LayeredQIPF may do "
+            "better.",
             QIPFScoreWarning,
         )
     else:
@@ -198,7 +199,7 @@ def _warn_of_edge(field: "QIPF") -> None:
     if searched and at_edge and field.score_ == "modes":
         warn(
             f"The chosen bandwidth is at the edge of the search, {field.bandwidth_factor_:g} times "
-            "Silverman's. Compare with others: QIPF(bandwidth=<number>).",
+            "Silverman's. Compare with others: bandwidth=NUMBER (--bandwidth).",
             QIPFScoreWarning,
         )
 

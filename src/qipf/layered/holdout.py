@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qipf.display import counted
 from qipf.errors import QIPFInputError
 from qipf.export.program import Example
 from qipf.field.reservoir import Reservoir
 from qipf.layered.kept_inputs import KeptInputs
-from qipf.network.batches import Batch
+from qipf.network.batches import READ_ONCE, Batch
 from qipf.network.features import Rows
 from qipf.validation.labels import checked_labels
 
@@ -88,7 +89,8 @@ def sample_examples(
             checked_labels(labels, n, classes, f"labels of batch {batch.number}")
     if start < 2:
         raise QIPFInputError(
-            f"The loader holds {start} examples; LayeredQIPF needs at least a few dozen."
+            f"The loader holds {counted(start, 'example')}; LayeredQIPF needs at least a few dozen."
+            + ("" if start else f" {READ_ONCE}")
         )
     count, values = min(tuning, start // ONE_IN), tuned.values
     held = by_shape({name: value[:count] for name, value in values.items()}, kept)

@@ -37,9 +37,11 @@ from qipf.network.forward import (
     call,
     device_of,
     evaluating,
+    logits_of,
     named_layer,
     require_logits,
     unchanged,
+    warn_if_random,
     warn_of_probabilities,
 )
 from qipf.network.model import NetworkModel, Scores
@@ -160,7 +162,10 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             nonlocal sites, example
             if example is None:
                 example = self._placed(few_rows(inputs))
-                warn_of_probabilities(require_logits(partial(call, self.net, example)))
+                run = partial(call, self.net, example)
+                logits = require_logits(run)
+                warn_of_probabilities(logits)
+                warn_if_random(logits, logits_of(run()))
                 sites = self._sites(example)
             return run_in_batches(self.net, inputs, sites, example)
 
@@ -281,7 +286,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         """Logits and rows of the layers of the network, which is in evaluation mode."""
         first = next(iter(example.tensors.values()), None)
         if first is None or first.ndim < 2:
-            given = "no tensor" if first is None else f"shape {tuple(first.shape)}"
+            given = example.kinds if first is None else f"shape {tuple(first.shape)}"
             raise QIPFInputError(
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )

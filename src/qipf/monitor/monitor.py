@@ -13,7 +13,7 @@ from qipf.calibration.accuracy import AccuracyEstimator
 from qipf.calibration.conformal import Calibration, calibration_of
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.one_per_input import one_per_input
-from qipf.calibration.prediction import Prediction
+from qipf.calibration.prediction import Prediction, require_same_model
 from qipf.errors import QIPFInputError, unknown_name
 from qipf.field.estimator import QIPF
 from qipf.io.schema import refuse
@@ -208,7 +208,12 @@ class ShiftMonitor:
             )
         scores: tuple[Any, ...]
         if len(batch) == 1 and isinstance(batch[0], Prediction):
-            self._require_own(batch[0], options)
+            if options:
+                raise QIPFInputError(
+                    "A Prediction was made already: update takes no "
+                    f"{', '.join(options)} beside it."
+                )
+            require_same_model(batch[0], self.calibration, "the monitor's")
             both = (batch[0].uncertainty, batch[0].novelty)
             scores = tuple(score for score in both if score is not None)
         elif isinstance(self.model, QIPF):
@@ -227,22 +232,6 @@ class ShiftMonitor:
                 drawn = one_per_input(shape, self.seen).to(device)
                 scores = tuple(score.flatten()[drawn] for score in scores)
             return self.update_scores(*scores)
-
-    def _require_own(self, prediction: Prediction, options: dict[str, Any]) -> None:
-        """Raise if a prediction is of another model, or comes with options of its inputs."""
-        if options:
-            raise QIPFInputError(
-                f"A Prediction was made already: update takes no {', '.join(options)} beside it."
-            )
-        if prediction.p_value is not None:
-            given = checked_scores(prediction.p_value.reshape(-1), "p_value")
-            uncertainty = checked_scores(prediction.uncertainty.reshape(-1), "uncertainty")
-            known = ~np.isnan(given)  # those that nan_policy leaves out have none
-            if not np.allclose(self.calibration.p_values(uncertainty)[known], given[known]):
-                raise QIPFInputError(
-                    "This Prediction was made by another model, or with another calibration set, "
-                    "than the monitor's. Pass a Prediction of the monitor's model, or its inputs."
-                )
 
     @property
     def _reads_novelty(self) -> bool:

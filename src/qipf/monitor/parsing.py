@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.io.logits.columns import is_header, logit_columns
+from qipf.io.logits.columns import is_header, logit_columns, require_commas
 from qipf.io.logits.table import is_number, parse_number
 from qipf.monitor.lines import LONGEST_LINE, TOO_LONG
 
@@ -100,6 +100,7 @@ class LineParser:
             return
         fields = _fields(text)
         headed = is_header(fields)
+        require_commas(self._name, fields, self._dimension)
         if not headed and len(fields) in self._bad_headers:
             # do not select columns by position after a header without the requested names
             raise QIPFInputError(self._bad_headers[len(fields)])

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from qipf.calibration.accuracy import AccuracyEstimate
-from qipf.display import Shown
+from qipf.display import Shown, counted
 from qipf.monitor.two_sample import WindowStatistics
 
 
@@ -42,7 +42,7 @@ class Verdict:
         found = "no shift found"
         if self.alarm:
             found = f"shift, alarm at {self.alarm_at:,}, change point about {self.change_point:,}"
-        return f"{found}, {self.seen:,} predictions, p-value {self.p_value:.3g}"
+        return f"{found}, {counted(self.seen, 'prediction')}, p-value {self.p_value:.3g}"
 
     def _shown(self) -> Shown:
         power = self.log_evidence / math.log(10)

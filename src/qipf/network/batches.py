@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor, nn, strided
+from torch.utils.data import DataLoader
 
 from qipf.errors import QIPFInputError
 from qipf.export.program import ROWS, Example
 from qipf.progress import progress
+
+#: Why a loader may be empty.
+READ_ONCE = "A generator can be read only once: make a new one, or pass a list of its batches."
 
 #: Names of the labels in a dict of inputs, as loaders of Hugging Face give them.
 LABELS = ("labels", "label")
@@ -106,6 +110,11 @@ def arguments(
         if isinstance(value, np.ndarray):
             raise QIPFInputError(
                 f"A network takes tensors, got a NumPy array as {name}. Pass torch.from_numpy(...)."
+            )
+        if isinstance(value, (DataLoader, Iterator)):
+            raise QIPFInputError(
+                f"A network takes tensors, got {type(value).__name__} as {name}. Score it batch by "
+                "batch: [model(inputs) for inputs, labels in loader]."
             )
     return found
 

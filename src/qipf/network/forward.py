@@ -213,9 +213,13 @@ def call(net: nn.Module, example: Example, fitted: Example | None = None, copy: 
     except (QIPFError, torch.cuda.OutOfMemoryError):
         raise
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        several = ""
+        if isinstance(error, TypeError) and len(example.inputs) > 1:
+            several = " A tuple or a list holds several inputs: pass inputs without labels."
         known = "" if fitted is None else f" It was fitted with {fitted.shapes('n')}."
         raise QIPFInputError(
-            f"The network cannot take {example.shapes() or 'these inputs'}: {reason(error)}{known}"
+            f"The network cannot take {example.shapes() or example.kinds}: {reason(error)}"
+            f"{several}{known}"
         ) from error
 
 
@@ -231,6 +235,10 @@ ACTIVATIONS = frozenset(
 
 #: Inputs of which none has a logit below 0 or above 1, if the output is no probability.
 MANY = 16
+
+
+#: Difference between logits of two passes, relative to the largest, up to which it is rounding.
+ROUNDING = 0.01
 
 
 class _Activations(TorchFunctionMode):
@@ -274,6 +282,22 @@ def warn_of_probabilities(logits: Tensor) -> None:
             f"The network gives one number from 0 to 1 for {len(logits)} inputs. If it is the "
             "probability of class 1, pass the network without its last activation: a logit above "
             "0 is read as class 1, so all of these would be class 1.",
+            QIPFScoreWarning,
+        )
+
+
+def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
+    """Warn if logits of two passes over the same inputs differ by more than rounding."""
+    if not first.numel():
+        return
+    rounding = max(ROUNDING, 4 * torch.finfo(first.dtype).eps)  # of half precision it is coarser
+    difference, largest = float((first - second).abs().max()), float(first.abs().max())
+    if difference > rounding * largest:
+        warn(
+            "The network is random in evaluation mode: two passes over the same inputs give logits "
+            f"that differ by up to {difference / largest:.0%} of the largest, and so will the "
+            "scores. A usual cause is F.dropout(x) without training=self.training. Mend it, and "
+            "fit again.",
             QIPFScoreWarning,
         )
 

@@ -26,7 +26,7 @@ from qipf.export.program import (
     varying_tokens,
     with_tokens,
 )
-from qipf.network.batches import arguments, batches, few_rows, refuse_labels
+from qipf.network.batches import READ_ONCE, arguments, batches, few_rows, refuse_labels
 from qipf.network.forward import (
     device_of,
     evaluating,
@@ -285,7 +285,9 @@ class NetworkModel(CalibrationMixin, ABC):
                 if labels is not None:
                     truth.append(labels[index].cpu())
         if not scores or not sum(map(len, scores)):
-            raise QIPFInputError(f"The loader is empty: {purpose} needs at least one prediction.")
+            raise QIPFInputError(
+                f"The loader is empty: {purpose} needs at least one prediction. {READ_ONCE}"
+            )
         outputs, labels = torch.cat(logits), torch.cat(truth) if truth else None
         wrong = None if labels is None else outputs.argmax(1) != labels
         return Outcomes(outputs, torch.cat(scores), torch.cat(novelties), wrong, labels)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.validation.labels import checked_labels, class_logits
+from qipf.validation.labels import REGRESSION, checked_labels, class_logits
 
 #: Known tasks.
 TASKS = ("multiclass", "binary", "multilabel", "segmentation")
@@ -30,13 +30,6 @@ DENSE = ("multilabel", "segmentation")
 
 #: Label of a prediction whose class is unknown, as in `torch.nn.CrossEntropyLoss`.
 IGNORED = -100
-
-#: Why a network that predicts numbers is rejected, and what works.
-REGRESSION = (
-    "qipf scores classifiers, not regression. What works: QIPF().fit(X, wrong=errors > tolerance) "
-    "on the outputs of a layer, with the same for calibrate; or a network that predicts classes, "
-    "such as intervals of the target."
-)
 
 
 @dataclass(frozen=True)

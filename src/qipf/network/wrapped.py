@@ -17,9 +17,17 @@ from qipf.field.estimator import QIPF
 from qipf.field.state import require_plain_seed
 from qipf.io.container import Arrays
 from qipf.io.schema import refuse, require, require_keys
-from qipf.network.batches import batches, refuse_labels
+from qipf.network.batches import READ_ONCE, batches, refuse_labels
 from qipf.network.features import LayerSite, attention_mask, run_once
-from qipf.network.forward import call, evaluating, logits_of, named_layer, require_logits, unchanged
+from qipf.network.forward import (
+    call,
+    evaluating,
+    logits_of,
+    named_layer,
+    require_logits,
+    unchanged,
+    warn_if_random,
+)
 from qipf.network.model import NetworkModel, Scores
 from qipf.network.pooling import flatten_pooling, mean_pooling
 from qipf.network.tasks import IGNORED, TASKS, Task, check_task, task_of
@@ -136,9 +144,11 @@ class WrappedModel(NetworkModel):
                 inputs = self._placed(batch.inputs)
                 run = partial(call, self.net, inputs, example)
                 with evaluating(self.net):
-                    if self.layer is None and batch.number == 0:
-                        require_logits(run)
+                    checked = self.layer is None and batch.number == 0
+                    first = require_logits(run) if checked else None
                     output, rows = self._outputs(inputs, run)
+                    if first is not None:
+                        warn_if_random(first, output)
                 if task is None:
                     task = self._resolved(output, batch.labels)
                     if task.dense and field.reduction == "auto":
@@ -157,7 +167,9 @@ class WrappedModel(NetworkModel):
                     example = example or inputs
                     field.partial_fit(rows, wrong=wrong, logits=logits)
         if example is None:
-            raise QIPFInputError("The loader is empty: fit needs at least two predictions.")
+            raise QIPFInputError(
+                f"The loader is empty: fit needs at least two predictions. {READ_ONCE}"
+            )
         with self._changed() as model:
             model.field, model.task_ = field.build(), task
             model._set_fitted(example)

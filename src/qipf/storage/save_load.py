@@ -15,7 +15,7 @@ from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.rule import AcceptRule
 from qipf.calibration.state import ARRAYS, calibration_state, restored_rule, rule_values
 from qipf.display import aligned
-from qipf.errors import QIPFFileError, QIPFInputError, printable, shortened, warn
+from qipf.errors import QIPFError, QIPFFileError, QIPFInputError, printable, shortened, warn
 from qipf.field.estimator import QIPF
 from qipf.io.atomic import atomic_write, checked_output
 from qipf.io.container import decode, encode, read_file
@@ -192,6 +192,24 @@ def save_calibration(field: QIPF, source: Path | str, path: Path | str) -> None:
     _restored(*decode(data, str(path)), str(path), None)  # only loadable files are written
     with atomic_write(path) as file:
         file.write(data)
+
+
+def save_fitted(model: QIPF | FeatureQIPF, path: Path | str) -> None:
+    """Save a newly fitted model; warn if that replaces a calibration set or an accept rule."""
+    lost = _decisions_in(path)
+    model.save(path)
+    if lost:
+        warn(f"replaced {path}, which {' and '.join(lost)}.")
+
+
+def _decisions_in(path: Path | str) -> list[str]:
+    """What a file holds beside a fitted model; nothing if it is not readable."""
+    try:
+        header, arrays = read_file(path)
+    except QIPFError:
+        return []
+    held = {"was calibrated": "calibration" in arrays, "had a rule": header.get("rule") is not None}
+    return [what for what, known in held.items() if known]
 
 
 def describe(path: Path | str) -> tuple[dict[str, Any], str]:

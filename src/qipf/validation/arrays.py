@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from qipf.errors import QIPFError, QIPFInputError, QIPFTypeError, first_line
 
@@ -111,6 +112,11 @@ def _checked_array(estimator: Any, X: Any, name: str, reset: bool) -> Tensor:
         named = hasattr(estimator, "feature_names_in_")
         if not named and X.ndim == 2 and X.shape[1] == estimator.n_features_in_:
             return as_tensor(X)
+    if isinstance(X, DataLoader):
+        raise QIPFTypeError(
+            f"{name} must be an array of logits, got {type(X).__name__}. "
+            f"{type(estimator).__name__} takes logits; for a network use LayeredQIPF(net)."
+        )
     try:
         array = validate_data(
             estimator,

@@ -10,6 +10,13 @@ from qipf.errors import QIPFInputError
 from qipf.validation.arrays import number_tensor, require_data
 from qipf.validation.scores import checked_flags
 
+#: Why targets that are numbers are rejected, and what works.
+REGRESSION = (
+    "qipf scores classifiers, not regression. What works: QIPF().fit(X, wrong=errors > tolerance) "
+    "on the outputs of a layer, with the same for calibrate; or a network that predicts classes, "
+    "such as intervals of the target."
+)
+
 
 class LabelValueError(QIPFInputError):
     """Labels of the right shape whose values are not classes of the model."""
@@ -42,7 +49,9 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
             + (" Pass labels.reshape(-1)." if values.shape == (count, 1) else "")
         )
     if values.is_complex() or (values.is_floating_point() and bool((values % 1 != 0).any())):
-        raise LabelValueError(f"{name} must hold integers, the index of each true class.")
+        raise LabelValueError(
+            f"{name} must hold integers, the index of each true class. {REGRESSION}"
+        )
     values = values.long()
     if classes is None:
         return values

@@ -12,7 +12,7 @@ from qipf import QIPF, AcceptRule, QIPFFileError
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
 from qipf.reporting.own.page import own_page, write_own_report
-from qipf.reporting.own.study import METHODS, study
+from qipf.reporting.own.study import METHODS, OWN, study
 from qipf.reporting.page import render
 from qipf.reporting.rule_evaluation import RuleEvaluation
 from tests.conftest import make_logits
@@ -99,7 +99,9 @@ def test_the_metrics_are_those_of_the_scores(labelled, page):
     for name, *values in rows:
         metrics = evaluate(labelled.scores[name], labelled.wrong)
         del metrics["accuracy"]
-        assert values == [f"{value:.3f}" for value in metrics.values()]
+        small = {"aurc", "augrc"}
+        shown = [f"{value:{'.2g' if kind in small else '.3f'}}" for kind, value in metrics.items()]
+        assert values == shown
 
 
 def test_the_summary_names_the_best_score(labelled, page):
@@ -108,28 +110,30 @@ def test_the_summary_names_the_best_score(labelled, page):
     assert f"The model is right in {right:.1%} of 300 test predictions" in page
     aucs = {name: evaluate(labelled.scores[name], labelled.wrong)["roc_auc"] for name in METHODS}
     best = max(aucs, key=aucs.get)
-    told = "no other score does better." if best == "qipf" else f"{best} does better here: "
+    told = "no other score does better." if best == OWN else f"{best} does better here: "
     assert told in page
 
 
 def test_differences_below_the_shown_digits_are_not_reported(labelled):
     found = replace(labelled)
     found.metrics.update({name: {"roc_auc": area} for name, area in AREAS.items()})
-    assert found.best == "qipf"
-    text = plain(render("own.html", "summary", found=found, flagged=0.05))
-    assert "with probability 0.969 (ROC-AUC of qipf; chance is 0.5); no other score does" in text
+    assert found.best == OWN
+    text = plain(render("own.html", "summary", found=found, flagged=0.05, own=OWN))
+    assert (
+        "with probability 0.969 (ROC-AUC of this model; chance is 0.5); no other score does" in text
+    )
     found.metrics["energy"] = {"roc_auc": 0.9696}
     assert found.best == "energy"
 
 
-AREAS = {"qipf": 0.9686, "softmax": 0.9694, "entropy": 0.9, "energy": 0.8}
+AREAS = {OWN: 0.9686, "softmax": 0.9694, "entropy": 0.9, "energy": 0.8}
 
 
 def test_a_certified_rule_of_the_model_comes_before_one_from_the_test_data(labelled):
     second = RuleEvaluation(NOTHING, 150, 0, 0)
     for own, shown in ((RULE, False), (NOTHING, True)):
         found = replace(labelled, evaluation=second, own_rule=RuleEvaluation(own, 300, 200, 2))
-        summary = plain(render("own.html", "summary", found=found, flagged=0.05))
+        summary = plain(render("own.html", "summary", found=found, flagged=0.05, own=OWN))
         assert "The model's own rule accepts" in summary
         assert ("No threshold can be certified" in summary) == shown
         section = plain(render("own.html", "threshold", found=found, count=4))
@@ -146,14 +150,14 @@ def test_the_most_uncertain_come_first(labelled, page):
     assert [int(row[1]) for row in rows] == TEST.argmax(1)[order].tolist()
     assert [int(row[2]) for row in rows] == LABELS[order].tolist()
     assert [row[3] for row in rows] == [f"{labelled.scores[best][k]:.4g}" for k in order]
-    below = [(labelled.reference < labelled.scores["qipf"][k]).mean() for k in order]
+    below = [(labelled.reference < labelled.uncertainty[k]).mean() for k in order]
     assert [row[-1] for row in rows] == [f"{share:.1%}" for share in below]
 
 
 def test_shares_above_quantiles_of_the_held_out_data(labelled, page):
     rows = cells(page, "Test predictions above quantiles")
     marks = np.quantile(labelled.reference, [0.5, 0.9, 0.95, 0.99, 0.999])
-    above = [(labelled.scores["qipf"] > mark).mean() for mark in marks]
+    above = [(labelled.uncertainty > mark).mean() for mark in marks]
     assert [row[2] for row in rows] == [f"{share:.1%}" for share in above]
 
 
@@ -233,7 +237,7 @@ def test_the_command_is_the_one_that_was_run_and_the_fit_that_of_qipf_fit(tmp_pa
     )  # fmt: skip
     expected = QIPF().fit(TRAIN, TRAIN.argmax(1)).calibrate(HELD_OUT)
     assert found.model.n_samples_seen_ == len(TRAIN)
-    np.testing.assert_array_equal(found.scores["qipf"], expected.uncertainty(TEST))
+    np.testing.assert_array_equal(found.uncertainty, expected.uncertainty(TEST))
     np.testing.assert_array_equal(found.reference, expected.calibration_.scores)
     assert found.labels.tolist() == LABELS.tolist()
     command = (

@@ -1,5 +1,7 @@
 """qipf.report: the page of a model of one's own."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import qipf
 from qipf import QIPF, FeatureQIPF, LayeredQIPF, QIPFError, QIPFInputError, wrap
 from qipf.metrics.error_detection import evaluate
 from tests.plots.models import LABELS, LOGITS, NET, batches, features, held_out, inputs
-from tests.reporting.own.test_page import cells, plain
+from tests.reporting.own.test_page import cells, headings, plain
 
 FIELD = QIPF(bandwidth=1.0).fit(LOGITS, LABELS)
 
@@ -44,15 +46,15 @@ def test_the_page_of_every_model(models, kind, path):
     found = qipf.report(model, data, path, max_risk=0.2)
     logits, truth = (part.numpy() for part in held_out(2))
     wrong = logits.argmax(1) != truth
-    np.testing.assert_allclose(found.scores["qipf"], model.uncertainty(*given), rtol=1e-5)
+    np.testing.assert_allclose(found.uncertainty, model.uncertainty(*given), rtol=1e-5)
     np.testing.assert_allclose(found.novelty, model.novelty(*given), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.scores["entropy"], entr(softmax(logits, 1)).sum(1), rtol=1e-5)
     np.testing.assert_array_equal(found.wrong, wrong)
     np.testing.assert_array_equal(found.labels, truth)
     page = path.read_text()
     rows = {row[0]: row[1:] for row in cells(page, "How well each score finds the errors.")}
-    area = evaluate(found.scores["qipf"], wrong)["roc_auc"]
-    assert rows["qipf"][0] == f"{area:.3f}"
+    area = evaluate(found.uncertainty, wrong)["roc_auc"]
+    assert rows["this model"][0] == f"{area:.3f}"
     assert repr(found).startswith(
         f"Study(240 predictions, {100 * wrong.mean():.4g} % wrong, ROC-AU"
     )
@@ -78,6 +80,9 @@ def test_held_out_data_and_the_rule_of_the_model(path):
     marks = np.quantile(field.calibration_.novelty, [0.5, 0.9, 0.95, 0.99, 0.999])
     above = [f"{(found.novelty > mark).mean():.1%}" for mark in marks]
     assert [row[4] for row in rows] == above
+    assert "A threshold" not in headings(path.read_text())  # the model has its own
+    qipf.report(field, (logits, truth), path, max_risk=0.2)
+    assert "A threshold" in headings(path.read_text())
     assert f"{above[2]} of them are more novel than 95% of the held-out predictions." in text
 
 
@@ -89,12 +94,31 @@ def test_without_labels_or_calibration_the_page_says_what_to_pass(path):
     assert "test data with labels, or held-out data with model.calibrate." in text
 
 
+def test_a_model_that_uses_the_entropy_is_told_first(path):
+    unlabelled = QIPF(bandwidth=1.0).fit(LOGITS)  # nothing speaks against the field
+    for field, told in ((FIELD, True), (unlabelled, False)):
+        for model in (field, wrap(NET, field=field)):
+            data = held_out(2) if model is field else batches(2)
+            found = qipf.report(model, data, path)
+            text = plain(path.read_text())
+            expected = "In short The uncertainty of this model is the entropy of the softmax, which"
+            assert (expected in text) == found.by_entropy == told
+
+
 def test_a_rule_that_certifies_nothing(path):
     field = QIPF(bandwidth=1.0).fit(LOGITS, LABELS).calibrate(*held_out(1))
     field.accept_rule(max_risk=0.001)
     qipf.report(field, held_out(2), path)
     told = "own rule accepts 0% of the test predictions; nothing is certified."
     assert told in plain(path.read_text())
+
+
+def test_lines_of_a_fact_stay_lines(monkeypatch, path):
+    monkeypatch.setattr(QIPF, "facts", lambda _: {"layers": "one\ntwo"})
+    qipf.report(FIELD, held_out(2), path)
+    page = path.read_text()
+    assert "<dt>layers</dt><dd>one\ntwo</dd>" in page
+    assert re.search(r"\.facts dd \{[^}]*white-space: pre-line;", page)
 
 
 def test_texts_are_escaped(tmp_path):

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import entr, log_softmax, logsumexp, softmax
 
-from qipf import QIPF, QIPFInputError, accept_rule
+from qipf import QIPF, QIPFInputError, QIPFWarning, accept_rule
 from qipf.io.logits import Block
-from qipf.reporting.own.study import CONFIDENCE, METHODS, certified_evaluation, study
+from qipf.reporting.own.page import own_page
+from qipf.reporting.own.study import CONFIDENCE, METHODS, OWN, certified_evaluation, study
 from qipf.reporting.rule_evaluation import random_halves
 from tests.conftest import make_logits
 
@@ -27,7 +28,7 @@ def test_scores_are_those_of_the_formulas():
         "softmax": -np.expm1(log_softmax(TEST, axis=1).max(1)),
         "entropy": entr(p).sum(1),
         "energy": -logsumexp(TEST, axis=1),
-        "qipf": found.model.uncertainty(TEST),
+        OWN: found.model.uncertainty(TEST),
     }
     assert set(found.scores) == set(METHODS) == set(expected)
     for name, scores in expected.items():
@@ -41,7 +42,7 @@ def test_probabilities_are_their_own_softmax():
     found = study(FIELD, Block(p))
     np.testing.assert_allclose(found.scores["softmax"], 1 - p.max(1), atol=1e-14)
     np.testing.assert_allclose(found.scores["entropy"], entr(p).sum(1), atol=1e-13)
-    np.testing.assert_array_equal(found.scores["qipf"], FIELD.uncertainty(p))
+    np.testing.assert_array_equal(found.uncertainty, FIELD.uncertainty(p))
 
 
 def test_one_logit_is_judged_as_two():
@@ -65,6 +66,22 @@ def test_what_is_usual_comes_from_the_calibration_or_not_at_all():
     assert alone.threshold is None
 
 
+def test_the_calibration_set_is_no_test_data():
+    expected = (
+        "About {} of these predictions are of the calibration set, with which the page compares "
+        "them: it cannot show a shift or test the model's rule. Pass other data."
+    )
+    with pytest.warns(QIPFWarning) as told:
+        found = study(KNOWN, Block(HELD_OUT))
+    assert [str(one.message) for one in told] == [expected.format("100%")]
+    assert found.calibrated == pytest.approx(1.0, abs=1e-3)  # less what is chance
+    with pytest.warns(QIPFWarning, match="About 50% of these predictions are of the calibration"):
+        study(KNOWN, Block(np.concatenate([HELD_OUT[:80], TEST])))
+    assert study(KNOWN, Block(TEST)).calibrated is None
+    page = own_page(found)
+    assert "About 100% of these predictions are of the calibration set" in page
+
+
 def test_the_threshold_is_that_of_the_score_that_finds_the_errors_best():
     rng = np.random.default_rng(0)
     wrong = rng.random(1000) < 0.2
@@ -73,7 +90,7 @@ def test_the_threshold_is_that_of_the_score_that_finds_the_errors_best():
     labels = np.where(wrong, 1, 0)
     field = QIPF(bandwidth=3.0).fit(logits + 5 * rng.normal(size=logits.shape))
     found = study(field, Block(logits, labels), 0.05)
-    assert found.best == max(METHODS, key=lambda name: found.metrics[name]["roc_auc"]) != "qipf"
+    assert found.best == max(METHODS, key=lambda name: found.metrics[name]["roc_auc"]) != OWN
     rule = found.evaluation.rule
     assert found.threshold["score"] == found.best
     assert rule == certified_evaluation(found.scores[found.best], found.wrong, 0.05).rule
@@ -86,9 +103,9 @@ def test_without_labels_the_threshold_says_what_is_unusual():
     limit = found.threshold
     assert found.wrong is None
     assert not found.metrics
-    assert (limit["score"], limit["threshold"]) == ("qipf", np.quantile(found.reference, 0.95))
+    assert (limit["score"], limit["threshold"]) == (OWN, np.quantile(found.reference, 0.95))
     assert (limit["target"], limit["error_rate"], limit["holds"]) == (0.05, None, True)
-    assert limit["kept"] == (found.scores["qipf"] <= limit["threshold"]).mean()
+    assert limit["kept"] == (found.uncertainty <= limit["threshold"]).mean()
 
 
 def test_without_errors_a_rule_is_certified_all_the_same():

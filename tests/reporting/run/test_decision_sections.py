@@ -150,7 +150,7 @@ def test_runs_without_scores_or_with_few_have_no_rules(rng):
         assert not rules_html(run).strip()
     enough = {0.0: ({"qipf": rng.random(20)}, np.zeros(20, bool))}
     text = plain(rules_html(stored_run(none=enough)))
-    assert "There are 10 held-out predictions; 299 are needed" in text
+    assert "Given: 10 held-out predictions; 299 are needed" in text
 
 
 def test_without_qipf_the_other_scores_are_there(clean):

@@ -30,6 +30,14 @@ def is_header(fields: Sequence[str]) -> bool:
     return not all(map(is_number, fields)) or (len(fields) > 1 and _numbered(fields) == [*fields])
 
 
+def require_commas(path: str, fields: Sequence[str], fewest: int = 2) -> None:
+    """Raise if a first line is one field, which other marks separate into at least so many."""
+    marks = {";": "semicolons", "\t": "tabs"}
+    for mark, name in marks.items() if len(fields) == 1 else ():
+        if fields[0].count(mark) >= max(1, fewest - 1):
+            raise QIPFInputError(f"{path} separates its columns by {name}; commas are expected.")
+
+
 def logit_columns(
     path: str, present: Sequence[str], wanted: str | None, label: str | None = None
 ) -> list[str]:

@@ -11,7 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qipf.errors import QIPFInputError
-from qipf.io.logits.columns import is_header, logit_and_label_columns, require_different
+from qipf.io.logits.columns import (
+    is_header,
+    logit_and_label_columns,
+    require_commas,
+    require_different,
+)
 from qipf.io.logits.table import (
     Block,
     Table,
@@ -34,11 +39,7 @@ def open_csv(path: Path, columns: str | None, labels: str | None, finite: bool =
         raise QIPFInputError(f"{path} is empty: a header and rows of numbers are expected.")
     headed = is_header(first)
     names = first if headed else [f"logit_{k}" for k in range(len(first))]
-    if headed and len(names) == 1 and any(mark in names[0] for mark in ";\t"):
-        raise QIPFInputError(
-            f"{path} separates its columns by {'semicolons' if ';' in names[0] else 'tabs'}; "
-            "commas are expected."
-        )
+    require_commas(str(path), names)
     require_different(str(path), names)
     chosen, label = logit_and_label_columns(str(path), names, columns, labels)
 

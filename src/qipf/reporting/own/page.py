@@ -8,6 +8,7 @@ import numpy as np
 
 from qipf._version import __version__
 from qipf.calibration.mixin import CalibrationMixin
+from qipf.display import counted
 from qipf.errors import QIPFInputError, QIPFTypeError
 from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
@@ -26,6 +27,7 @@ from qipf.reporting.own.study import (
     FLAGGED,
     IN_PYTHON,
     METHODS,
+    OWN,
     Study,
     require_width,
     study,
@@ -172,16 +174,16 @@ def own_page(found: Study, command: str = "") -> str:
             ),
             section("Risk and coverage", "risk", spec=curves),
         ]
-    shift, lead = [], f"{len(found.predicted):,} test predictions"
+    shift, lead = [], counted(len(found.predicted), "test prediction")
     if found.reference is not None:
-        pairs = {"uncertainty": (found.reference, found.scores["qipf"])}
+        pairs = {"uncertainty": (found.reference, found.uncertainty)}
         if found.novelty_reference is not None:
             pairs["novelty"] = (found.novelty_reference, found.novelty)
         charts: Charts = {
             (name,): grouped_histogram(
                 {"held out": (held_out, RIGHT), "test": (tested, WRONG)},
                 f"{name.capitalize()} of held-out and test predictions",
-                f"{name} (qipf)",
+                f"{name} ({OWN})",
             )
             for name, (held_out, tested) in pairs.items()
         }
@@ -190,12 +192,17 @@ def own_page(found: Study, command: str = "") -> str:
         lead += f", compared with {len(found.reference):,} held-out ones"
     first = np.argsort(-found.scores[found.best], kind="stable")[:MOST_UNCERTAIN]
     ordered = sorted(METHODS, key=lambda name: name != found.best)
+    threshold = []
+    if found.requested or not found.decided:
+        threshold = [section("A threshold", "threshold", count=len(METHODS))]
     sections = [
-        section("In short", "summary", flagged=FLAGGED),
+        section("In short", "summary", flagged=FLAGGED, own=OWN),
         *errors,
         *shift,
-        section("Most uncertain predictions", "most_uncertain", rows=first, methods=ordered),
-        section("A threshold", "threshold", count=len(METHODS)),
+        section(
+            "Most uncertain predictions", "most_uncertain", rows=first, methods=ordered, own=OWN
+        ),
+        *threshold,
         section("How it was made", "origin", command=command, facts=_facts(found)),
     ]
     return page_html("Uncertainty of your predictions", sections, f"{lead}.")

@@ -14,8 +14,8 @@ from qipf.bench.methods.protocol import Batch
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.outcomes import Outcomes
-from qipf.calibration.training_rows import training_share
-from qipf.display import percent
+from qipf.calibration.training_rows import TrainingSample, training_share
+from qipf.display import counted, percent
 from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
@@ -27,7 +27,10 @@ from qipf.validation.scores import checked_share
 
 #: Scores of the same logits that need no fit, for comparison.
 PEERS = ("softmax", "entropy", "energy")
-METHODS = ("qipf", *PEERS)
+
+#: Name of the uncertainty of the model that the page is about.
+OWN = "this model"
+METHODS = (OWN, *PEERS)
 
 #: Limit on the error rate if none is given and the test predictions have no errors.
 DEFAULT_RISK = 0.01
@@ -67,10 +70,12 @@ class Study:
     evaluation: RuleEvaluation | None = None  # certified rule of the best score, with labels
     own_rule: RuleEvaluation | None = None  # the model's own rule, likewise
     trained: float | None = None  # share that are training rows, if it is notable
+    calibrated: float | None = None  # share that are of the calibration set, likewise
+    requested: bool = False  # whether a limit on the error rate was given
     hints: Hints = ON_COMMAND_LINE
 
     def __repr__(self) -> str:
-        about = [f"{len(self.predicted):,} predictions"]
+        about = [counted(len(self.predicted), "prediction")]
         if self.wrong is not None:
             about.append(f"{percent(float(self.wrong.mean()))} wrong")
         if self.metrics:
@@ -101,12 +106,22 @@ class Study:
 
     def above(self, quantile: float, novelty: bool = False) -> tuple[float, float]:
         """A quantile of the held-out predictions, and the share of the test predictions above."""
-        held_out, values = self.reference, self.scores["qipf"]
+        held_out, values = self.reference, self.uncertainty
         if novelty:
             held_out, values = self.novelty_reference, self.novelty
         assert held_out is not None
         mark = float(np.quantile(held_out, quantile))
         return mark, float((values > mark).mean())
+
+    @property
+    def uncertainty(self) -> NDArray[np.float64]:  # (n,)
+        """Uncertainty of the test predictions by the model."""
+        return self.scores[OWN]
+
+    @property
+    def by_entropy(self) -> bool:
+        """Whether the model's uncertainty is the entropy of the softmax."""
+        return getattr(self.model._decisions(), "score_", None) == "entropy"
 
     @property
     def novelty_reference(self) -> NDArray[np.float64] | None:
@@ -128,12 +143,12 @@ class Study:
 
     @property
     def best(self) -> str:
-        """The score that finds the errors best, by ROC-AUC; qipf where that is unknown.
+        """The score that finds the errors best, by ROC-AUC; the model's where that is unknown.
 
         Of scores that are equal in the digits that the page shows, the first in `METHODS`.
         """
         if not self.metrics:
-            return "qipf"
+            return OWN
         return max(METHODS, key=lambda name: round(self.metrics[name]["roc_auc"], 3))
 
     @property
@@ -168,11 +183,18 @@ def study_of(
         checked_share(target, "the limit on the error rate", example=DEFAULT_RISK)
     reference = None if model.calibration_ is None else model.calibration_.scores
     training = model.training_sample()
-    share = None if training is None else training_share(found.rows, training)
-    if share is not None:
+    trained = None if training is None else training_share(found.rows, training)
+    if trained is not None:
         warn(
-            f"About {share:.0%} of these predictions are training rows, on which errors are rarer "
-            "than on new data: the page overstates the model's accuracy. Pass other data."
+            f"About {trained:.0%} of these predictions are training rows, on which errors are "
+            "rarer than on new data: the page overstates the model's accuracy. Pass other data."
+        )
+    calibrated = _calibrated_share(model.calibration_, found)
+    if calibrated is not None:
+        warn(
+            f"About {calibrated:.0%} of these predictions are of the calibration set, with which "
+            "the page compares them: it cannot show a shift or test the model's rule. Pass other "
+            "data."
         )
     rows = found.rows.cpu()
     logits = symmetric_logits(rows)
@@ -180,21 +202,33 @@ def study_of(
         logits = logits.double().clamp(min=sys.float_info.min).log()
     nothing = torch.empty(len(rows), 0)  # images and features, which these scores do not need
     batch = Batch(nothing, logits, nothing)
-    scores = {"qipf": _numbers(found.uncertainty)}
+    scores = {OWN: _numbers(found.uncertainty)}
     scores |= {name: create(name).score(batch).numpy() for name in PEERS}
     labels = None if found.labels is None else found.labels.cpu().numpy()
     novelty, predicted = _numbers(found.novelty), logits.argmax(1).numpy()
-    result = Study(model, reference, scores, predicted, labels, novelty, hints=hints, trained=share)
+    result = Study(
+        model, reference, scores, predicted, labels, novelty,
+        trained=trained, calibrated=calibrated, requested=target is not None, hints=hints,
+    )  # fmt: skip
     wrong = result.wrong
     if wrong is None:
         return result
     if model.rule_ is not None:
-        own = evaluate_rule(model.rule_, scores["qipf"], wrong, novelty)
+        own = evaluate_rule(model.rule_, scores[OWN], wrong, novelty)
         result = replace(result, own_rule=own)
     if len(predicted) < 2:
         return result
     evaluation = certified_evaluation(scores[result.best], wrong, target)
     return replace(result, evaluation=evaluation)
+
+
+def _calibrated_share(held_out: Calibration | None, found: Outcomes) -> float | None:
+    """Share of the predictions with both scores of a held-out one; None if it is not notable."""
+    if held_out is None or held_out.novelty is None:
+        return None
+    known = torch.from_numpy(np.stack([held_out.scores, held_out.novelty], 1))
+    given = torch.stack([found.uncertainty, found.novelty], 1)
+    return training_share(given, TrainingSample(known, len(known)))
 
 
 def _numbers(scores: torch.Tensor) -> NDArray[np.float64]:
