@@ -291,7 +291,8 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
     if not first.numel():
         return
     rounding = max(ROUNDING, 4 * torch.finfo(first.dtype).eps)  # of half precision it is coarser
-    difference, largest = float((first - second).abs().max()), float(first.abs().max())
+    difference = float((first - second).abs().max())
+    largest = max(float(first.abs().max()), float(second.abs().max()))
     if difference > rounding * largest:
         warn(
             "The network is random in evaluation mode: two passes over the same inputs give logits "
