@@ -51,7 +51,8 @@ def test_the_tokens_are_what_the_largest_embedding_reads():
 def test_the_tokens_of_a_bag_and_bytes_of_images_are_perturbed():
     bag = nn.Sequential(nn.EmbeddingBag(20, 6), nn.Linear(6, 3))
     assert tokens_of(bag, Example((text(),), {})) == ("input", "0", None)
-    assert set(fitting_families(bag, Example((text(),), {}))) == {*FOR_TOKENS, *FOR_EMBEDDINGS}
+    expected = {*FOR_TOKENS, *FOR_EMBEDDINGS} - {"swap tokens"}
+    assert set(fitting_families(bag, Example((text(),), {}))) == expected
     images = torch.randint(256, (9, 3, 8, 8), dtype=torch.uint8)
     example, net = Example((images,), {}), nn.Flatten()
     assert set(fitting_families(net, example)) == set(FOR_IMAGES)

@@ -87,11 +87,32 @@ def test_a_deep_network_is_sampled_evenly_and_at_its_end():
 def test_a_layer_that_runs_twice_is_read_as_mean_and_deviation_of_its_runs():
     net, x = Twice(), numbers(2, 4)
     sites = sites_of(net, x)
-    assert sites == (LayerSite("again", "input"), LayerSite("last", "input"))
+    assert sites == (LayerSite("again", "inputs"), LayerSite("last", "input"))
     first = net.first(x)
     second = net.again(first).relu()
     expected = torch.cat([first + second, (first - second).abs()], 1) / 2
     torch.testing.assert_close(run_in_batches(net, x, sites)[1][sites[0]], expected)
+
+
+def test_a_layer_may_run_any_number_of_times():
+    class Loop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.read, self.cell, self.head = nn.Linear(2, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x):  # (n, steps, 2)
+            state = torch.zeros(len(x), 4)
+            for step in x.unbind(1):
+                state = torch.tanh(self.read(step) + self.cell(state))
+            return self.head(state)
+
+    net = Loop()
+    sites = sites_of(net, numbers(4, 3, 2))
+    assert sites == (LayerSite("cell", "inputs"), LayerSite("head", "input"))
+    for steps in (1, 2, 5):
+        rows = run_in_batches(net, numbers(4, steps, 2), sites)[1][sites[0]]
+        assert rows.shape == (4, 8)
+        assert bool((rows[:, 4:] > 0).any()) == (steps > 1)
 
 
 class Folded(nn.Module):
@@ -394,17 +415,6 @@ class NotATensor(nn.Module):
         return self.head(self.odd({"rows": x})["rows"])
 
 
-class Bends(Twice):
-    """A layer that runs on rows of two widths."""
-
-    def __init__(self):
-        super().__init__()
-        self.bend = nn.ReLU()
-
-    def forward(self, x):
-        return self.bend(self.last(self.bend(self.first(x))))
-
-
 class Spare(Twice):
     def __init__(self):
         super().__init__()
@@ -414,8 +424,8 @@ class Spare(Twice):
 @pytest.mark.parametrize(
     ("net", "shape", "layer", "message"),
     [
-        (Bends, (2, 4), "bend", r"gives rows of shapes \(2, 4\) and \(2, 3\) in one pass"),
-        (Spare, (2, 4), "spare", r"spare \(output\) did not run in the pass"),
+        (Twice, (2, 4), "again", r"again \(output\) ran 2 times"),
+        (Spare, (2, 4), "spare", r"spare \(output\) ran 0 times"),
         (SequenceFirst, (2, 6, 5), "embed", r"shape \(6, 8\) after pooling for 2 predictions"),
         (NotATensor, (2, 4), "odd", "gives dict, not a tensor"),
     ],

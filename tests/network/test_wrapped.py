@@ -306,8 +306,8 @@ def test_bad_networks_and_layers_are_refused(images):
         qipf.wrap(Net(lambda logits: logits.view(-1, 2, 2))).fit([images])
     with pytest.raises(QIPFInputError, match="no layer 0: names are strings. Did you mean '0'"):
         qipf.wrap(nn.Sequential(Net()), layer=0).fit([images])
-    reused = nn.Sequential(act := nn.ReLU(), nn.Linear(4, 3), act)
-    with pytest.raises(QIPFInputError, match="rows of one shape"):
+    reused = nn.Sequential(act := nn.ReLU(), nn.Linear(4, 4), act)
+    with pytest.raises(QIPFInputError, match="ran 2 times"):
         qipf.wrap(reused, layer="0").fit([torch.randn(5, 4)])
     with pytest.raises(QIPFInputError, match="one row per prediction is needed"):
         qipf.wrap(Net(), layer="head", pooling=lambda y: y.sum(0)).fit([images])

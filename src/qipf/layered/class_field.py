@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 #: Numbers in one block of cosines, by kind of device: fits a CPU's cache, or fills a GPU.
 BLOCK = {"cpu": 2**20, "cuda": 2**26}
 
-#: Binary digits by which kernels may differ from that of an orthogonal centre: float32 has more.
+#: Binary digits by which kernels may differ from that of an orthogonal centre: float32 has 126, and
+#: sums of kernels take some of them.
 DEEPEST = 100.0
 
 #: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.

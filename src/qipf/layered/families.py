@@ -24,10 +24,11 @@ from qipf.layered.perturbations import (
     TokenPerturbation,
     families,
     perturbed,
+    swap_tokens,
     text_of,
 )
 from qipf.network.features import EMBEDDING, LayerSite, attention_mask, hooked
-from qipf.network.forward import call, device_of
+from qipf.network.forward import call, device_of, named_layer
 
 #: Inputs that are no tokens or numbers of their own.
 AUXILIARY = ("attention_mask", "token_type_ids", "position_ids")
@@ -61,8 +62,10 @@ def fitting_families(net: nn.Module, example: Example) -> dict[str, Family]:
             found[name] = partial(_perturbed_numbers, perturb)
     tokens = tokens_of(net, example)
     if tokens is not None:
+        in_bags = isinstance(named_layer(net, tokens.layer), nn.EmbeddingBag)
         for name, change in FOR_TOKENS.items():
-            found[name] = partial(_perturbed_tokens, change, tokens)
+            if change is not swap_tokens or not in_bags:  # a bag has no order
+                found[name] = partial(_perturbed_tokens, change, tokens)
         for name, perturb in FOR_EMBEDDINGS.items():
             found[name] = partial(_perturbed_embedding, perturb, LayerSite(tokens.layer))
     return found

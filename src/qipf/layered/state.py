@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 REDUCTIONS = ("auto", "distilled", "random", "coreset")
 
 #: What rows of a layer can be, by the kind of a file.
-SIDES = {"layers": ("input", "output"), "features": ("features",)}
+SIDES = {"layers": ("input", "output", "inputs", "outputs"), "features": ("features",)}
 
 #: Narrowest and widest kernel on the unit sphere: inverse squares stay in range.
 NARROWEST, WIDEST = 1e-8, 1e3

@@ -67,7 +67,7 @@ def tuning_sets(
             f"The inputs are {', '.join(types)} and cannot be perturbed, so the weights are "
             "learned from clean training data alone, on which networks are overconfident. Pass "
             "floating point inputs or images in bytes (n, C, H, W) if you can, or tokens that "
-            "an nn.Embedding reads."
+            "an nn.Embedding or nn.EmbeddingBag reads."
         )
         return found
     few = _leading(groups, max(FEWEST, int(effort.strength_share * len(labels))))

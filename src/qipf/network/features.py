@@ -1,9 +1,10 @@
 """Rows from within a network: which layers are read, and what they read or give in a pass."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import Any
@@ -37,10 +38,23 @@ BATCH, NUMBERS, FEWEST = 1000, 2**17, 16
 
 @dataclass(frozen=True)
 class LayerSite:
-    """A place in the network: a layer's input, or its output."""
+    """A place in the network: a layer's input, or its output.
+
+    The side of a layer that may run several times in a pass is ``"inputs"`` or ``"outputs"``.
+    """
 
     layer: str
     side: str = "output"  # or "input"
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is what the layer reads."""
+        return self.side in ("input", "inputs")
+
+    @property
+    def of_several_runs(self) -> bool:
+        """Whether its rows are those of `qipf.network.pooling.pooled_runs`."""
+        return self.side in ("inputs", "outputs")
 
     def __str__(self) -> str:
         return f"{self.layer} ({self.side})"
@@ -70,7 +84,7 @@ def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> It
                     "The layers of a scripted or traced network cannot be read. Pass the module "
                     "that it was made from, or use qipf.wrap(net), which uses the logits."
                 )
-            if site.side == "input":
+            if site.is_input:
                 handles.append(layer.register_forward_pre_hook(hook))
             else:
                 handles.append(layer.register_forward_hook(hook))
@@ -90,8 +104,7 @@ def run_once(
 ) -> tuple[Tensor, Rows]:
     """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
 
-    `mask` (n, tokens) is 0 where a token is padding. The rows of a layer that runs several times,
-    as in a siamese network, are those of `pooled_runs`.
+    `mask` (n, tokens) is 0 where a token is padding.
     """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
 
@@ -108,23 +121,19 @@ def run_once(
     with hooked(net, {site: partial(keep, site) for site in sites}):
         logits = logits_of(run())
     for site, rows in found.items():
-        if not rows:
+        if site.of_several_runs and rows and all(p.shape == rows[0].shape for p in rows):
+            rows[:] = [pooled_runs(rows)]
+        if len(rows) != 1:
             raise QIPFInputError(
-                f"{site} did not run in the pass; a field needs a layer that runs, in a network "
-                f"that is not compiled or traced. {remedy}"
-            )
-        other = next((part for part in rows if part.shape != rows[0].shape), None)
-        if other is not None:
-            raise QIPFInputError(
-                f"{site} gives rows of shapes {tuple(rows[0].shape)} and {tuple(other.shape)} in "
-                f"one pass; a field needs rows of one shape. {remedy}"
+                f"{site} ran {len(rows)} times in one pass; a field needs a layer that runs once, "
+                f"in a network that is not compiled or traced. {remedy}"
             )
         if rows[0].ndim != 2 or rows[0].shape[0] != logits.shape[0]:
             raise QIPFInputError(
                 f"{site} gives shape {tuple(rows[0].shape)} after pooling for {logits.shape[0]} "
                 f"predictions; one row per prediction is needed. {remedy}"
             )
-    return logits, {site: pooled_runs(rows) for site, rows in found.items()}
+    return logits, {site: rows[0] for site, rows in found.items()}
 
 
 def run_in_batches(
@@ -171,7 +180,8 @@ def chosen_sites(
     left out, unless a recurrent layer runs before it, or an embedding and it is the only one. So is
     a layer that does not give one row for each input, such as those of tokens that come first.
     Recurrent layers are read if they take tensors (n, tokens, d) and padding is known, by an
-    attention mask, or not expected: of numbers without lengths beside them.
+    attention mask, or not expected: of numbers without lengths beside them. Of layers that run
+    several times, as in a siamese network, all runs are read.
     """
     ran: list[tuple[LayerSite, nn.Module]] = []
     numbers = [part.is_floating_point() for part in given.tensors.values()] == [True]
@@ -192,12 +202,17 @@ def chosen_sites(
     }
     with hooked(net, hooks):
         run(given)
-    computing = [site for site, layer in ran if isinstance(layer, COMPUTING)]
+    computing = list(dict.fromkeys(site for site, layer in ran if isinstance(layer, COMPUTING)))
     earlier = [layer for _, layer in takewhile(lambda own: own[0] not in computing, ran)]
     behind = RECURRENT if len(computing) > 1 else (*RECURRENT, *EMBEDDING)
     left_out = [] if any(isinstance(layer, behind) for layer in earlier) else computing[:1]
-    order = dict.fromkeys(site for site, _ in ran if site in computing or site.side == "output")
-    sites = _with_rows(net, run, given, [site for site in order if site not in left_out])
+    runs = Counter(site for site, _ in ran if site in computing or site.side == "output")
+    order = [
+        replace(site, side=site.side + "s") if count > 1 else site
+        for site, count in runs.items()
+        if site not in left_out
+    ]
+    sites = _with_rows(net, run, given, order)
     if not sites:
         raise QIPFInputError(
             "No inner layers were found in this network (dense or convolutional ones after the "

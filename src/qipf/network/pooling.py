@@ -148,14 +148,12 @@ def _token_mean(value: Tensor, mask: Tensor | None) -> Tensor:  # (n, tokens, d)
     return torch.where(seen, value, 0.0).sum(1) / seen.sum(1).clamp(min=1)
 
 
-def pooled_runs(rows: list[Tensor]) -> Tensor:  # (n, d) of each run -> (n, d) or (n, 2 d)
-    """One row of all runs of a layer in a pass; of several, mean and standard deviation.
+def pooled_runs(rows: list[Tensor]) -> Tensor:  # (n, d) of each run -> (n, 2 d)
+    """Mean and standard deviation of the runs of a layer in a pass, of any number of them.
 
     >>> pooled_runs([torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 5.0]])])
     tensor([[2., 5., 1., 0.]])
     """
-    if len(rows) == 1:
-        return rows[0]
     runs = torch.stack(rows)
     mean = runs.mean(0)
     return torch.cat([mean, (runs - mean).square().mean(0).sqrt()], 1)

@@ -45,9 +45,9 @@ def row_widths(net: nn.Module, site: LayerSite, pooling: str) -> set[int] | None
     layer = named_layer(net, site.layer)
     convolution = next((kind for kind in _CONVOLUTIONS if isinstance(layer, kind)), None)
     if convolution is not None:
-        channels: Any = layer.in_channels if site.side == "input" else layer.out_channels
+        channels: Any = layer.in_channels if site.is_input else layer.out_channels
     elif isinstance(layer, nn.Linear) and not _has_maps(net):
-        channels = layer.in_features if site.side == "input" else layer.out_features
+        channels = layer.in_features if site.is_input else layer.out_features
     else:
         return None
     if pooling == "mean":
@@ -55,11 +55,11 @@ def row_widths(net: nn.Module, site: LayerSite, pooling: str) -> set[int] | None
     if pooling == "flatten":
         return None
     if convolution is None:
-        return {min(channels, WIDEST)}
-    cells = (side ** _CONVOLUTIONS[convolution] for side in range(1, FINEST + 1))
-    return {
-        min(channels * cell, WIDEST) for cell in cells if cell == 1 or channels * cell <= WIDEST
-    }
+        widths = {min(channels, WIDEST)}
+    else:
+        cells = [side ** _CONVOLUTIONS[convolution] for side in range(1, FINEST + 1)]
+        widths = {min(channels * n, WIDEST) for n in cells if n == 1 or channels * n <= WIDEST}
+    return {2 * width for width in widths} if site.of_several_runs else widths
 
 
 def _has_maps(net: nn.Module) -> bool:

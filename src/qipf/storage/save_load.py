@@ -122,8 +122,7 @@ def _require_fitting(path: Path | str, model: NetworkModel, net: nn.Module) -> N
         )
     for site, width in sites.items():
         possible = row_widths(net, site, pooling)
-        # rows of a layer that runs several times in a pass are twice as wide
-        if possible is not None and not possible & {width, width / 2}:
+        if possible is not None and width not in possible:
             raise QIPFFileError(
                 f"{path} was fitted on rows of {width} numbers at {site}, where this network has "
                 f"{' or '.join(map(str, sorted(possible)))}. Load it with the network it was "
