@@ -31,9 +31,7 @@ def is_header(fields: Sequence[str]) -> bool:
 
 
 def require_commas(
-    path: str,
-    fields: Sequence[str],
-    expected: Callable[[Sequence[str]], bool] = lambda parts: True,
+    path: str, fields: Sequence[str], expected: Callable[[Sequence[str]], bool] = lambda parts: True
 ) -> None:
     """Raise if a first line is one field, which another mark separates into expected parts."""
     marks = {";": "semicolons", "\t": "tabs"}
