@@ -136,9 +136,9 @@ def test_the_fewest_repeated_rows_that_are_more_than_chance():
     new = np.random.default_rng(1).normal(size=(2000, 5)) * SCALES
     assert repeated(np.concatenate([new[43:], new[-43:]])) is None
     assert repeated(np.concatenate([new[44:], new[-44:]])) == (
-        "44 of 2,000 calibration rows repeat others. A guarantee needs every example once: rules "
-        "and p-values promise too much here. Calibrate with one epoch of a loader that does not "
-        "draw with replacement."
+        "44 of 2,000 calibration rows equal others. If examples were passed more than once "
+        "(several epochs, drawing with replacement), rules and p-values promise too much: pass "
+        "each of them once. Rounded or discrete inputs may be equal without that."
     )
 
 
@@ -167,6 +167,16 @@ def test_equal_rounded_numbers_are_not_repeated_rows(columns):
         given, sample = (rng.normal(size=(n, columns)) for n in (count, 1000))
         assert repeated(given, sample=sample) is None
         assert repeated(np.round(given * 3), sample=np.round(sample * 3)) is None
+
+
+@pytest.mark.parametrize(("kept", "count"), [(1000, 60_000), (300, 5000)])
+def test_of_many_rows_repetitions_are_not_told_from_chance(kept, count):
+    """The limit that docs/promises.md states; of 10,000 rows they are, with 1,000 kept."""
+    rng = np.random.default_rng(0)
+    new, sample = rng.normal(size=(count, 5)), rng.normal(size=(kept, 5))
+    assert repeated(np.concatenate([new, new]), sample=sample) is None
+    tenth = new[: count // 6]
+    assert "calibration rows equal" in repeated(np.concatenate([tenth, tenth]), sample=sample)
 
 
 def test_too_few_training_rows_tell_nothing_of_repeated_rows():

@@ -69,7 +69,7 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(monkeypatch, capsys, fold
     assert code == 0
     monkeypatch.setattr("qipf.field.estimator.QIPF.both_scores", interrupted)
     code, out, err = run(monkeypatch, capsys, "score", "model.qipf", "train.npz", "-o", "s.csv")
-    assert (code, out, err) == (130, "", "\nStopped; no output file was written or changed.\n")
+    assert (code, out, err) == (130, "", "\nStopped; unfinished output was discarded.\n")
     assert sorted(path.name for path in folder.iterdir()) == ["model.qipf", "train.npz"]
 
 

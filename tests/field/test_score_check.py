@@ -276,7 +276,7 @@ def test_calibration_on_repeated_rows_warns(tmp_path):
     field.calibrate(new, truth)
     field.save(tmp_path / "field.qipf")
     for model in (field, qipf.load(tmp_path / "field.qipf")):
-        with pytest.warns(QIPFScoreWarning, match="300 of 600 calibration rows repeat others"):
+        with pytest.warns(QIPFScoreWarning, match="300 of 600 calibration rows equal others"):
             model.calibrate(*twice)
         assert len(model.calibration_) == 600
 

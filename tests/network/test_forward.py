@@ -3,6 +3,7 @@
 import re
 import threading
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -168,10 +169,12 @@ RANDOM = (
 )
 
 
-@pytest.mark.parametrize("model", [qipf.wrap, qipf.LayeredQIPF])
-def test_a_network_that_is_random_in_evaluation_mode_warns(model):
+@pytest.mark.parametrize("model", [qipf.wrap, qipf.LayeredQIPF, partial(qipf.wrap, layer="first")])
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_network_that_is_random_in_evaluation_mode_warns(model, empty):
     inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
-    loader = [(inputs, inputs[:, :3].argmax(1))]
+    labels = inputs[:, :3].argmax(1)
+    loader = [(inputs[:0], labels[:0])] * empty + [(inputs, labels)]
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         model(Careless()).fit(loader)

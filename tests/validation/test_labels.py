@@ -47,7 +47,12 @@ def test_labels_of_any_kind_are_integers(labels):
         ([0, None], "must hold numbers, got dtype object"),
         ([0, [1]], "must hold numbers (setting an array element"),
         ([0.5, 1.0], "integers"),
-        ([np.nan, 1.0], "integers"),
+        (
+            [1.0, np.nan],
+            "y hold NaN in 1 of 2 rows (first: row 1), but must hold integers, the index of each "
+            "true class. Drop these rows.",
+        ),
+        ([0.5, np.nan], "Drop these rows. qipf scores classifiers, not regression."),
         ([np.inf, 1.0], "integers"),
         ([1j, 1], "integers"),
         ([0, 3], "classes 0..2, got 3 in 1 of 2 rows (first: row 1)"),

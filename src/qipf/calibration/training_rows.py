@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -50,7 +51,9 @@ def warn_of_repeated_rows(rows: Tensor, training: TrainingSample) -> None:
     """Warn if calibration rows equal each other more often than by chance.
 
     The chance that a row equals one of so many others is known from the training sample; among more
-    others than that it rises in proportion at most.
+    others than that it rises in proportion at most. Its error rises with it: of many rows, and with
+    a small sample of fewer, repetitions are not told from chance. Rows that are rounded or discrete
+    may be equal more often than the sample shows, without any repetition.
     """
     given, sample = _in_steps(rows, training)
     if len(sample) < 2:
@@ -61,9 +64,10 @@ def warn_of_repeated_rows(rows: Tensor, training: TrainingSample) -> None:
     expected, error = (count * rows_each * value for value in _chance(sample))
     if repeated >= expected + FEWEST_EQUAL + 5 * (expected + error**2) ** 0.5:
         warn(
-            f"{repeated:,} of {count:,} calibration rows repeat others. A guarantee needs every "
-            "example once: rules and p-values promise too much here. Calibrate with one epoch of a "
-            "loader that does not draw with replacement.",
+            f"{repeated:,} of {count:,} calibration rows equal others. If examples were passed "
+            "more than once (several epochs, drawing with replacement), rules and p-values promise "
+            "too much: pass each of them once. Rounded or discrete inputs may be equal without "
+            "that.",
             QIPFScoreWarning,
         )
 
@@ -91,6 +95,17 @@ def training_share(rows: Tensor, training: TrainingSample) -> float | None:
     if excess >= FEWEST_EQUAL + 5 * deviation and share > LARGEST_SHARE:
         return min(share, 1.0)
     return None
+
+
+def distinct_training_share(rows: Tensor, training: TrainingSample) -> float | None:
+    """As `training_share`, but of the rows that equal each other only one counts as found."""
+    if not len(rows):
+        return None
+    given, _ = _in_steps(rows, training)
+    _, first = np.unique(np.round(given), axis=0, return_index=True)
+    share = training_share(rows[torch.from_numpy(first).to(rows.device)], training)
+    share = 0.0 if share is None else share * len(first) / len(rows)
+    return share if share > LARGEST_SHARE else None
 
 
 def _in_steps(

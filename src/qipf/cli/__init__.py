@@ -32,7 +32,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("\nStopped; no output file was written or changed.", err=True)
+            typer.echo("\nStopped; unfinished output was discarded.", err=True)
             raise typer.Exit(130) from None
 
 

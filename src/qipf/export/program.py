@@ -67,9 +67,8 @@ class Example(NamedTuple):
     @property
     def kinds(self) -> str:
         """Types of everything in it, for errors about inputs without tensors."""
-        return (
-            ", ".join(sorted({type(part).__name__ for part in self.values.values()})) or "nothing"
-        )
+        kinds = {type(part).__name__ for part in self.values.values()}
+        return ", ".join(sorted(kinds)) or "nothing"
 
     @property
     def rows(self) -> int:

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,7 @@ class LineParser:
             return
         fields = _fields(text)
         headed = is_header(fields)
-        require_commas(self._name, fields, self._dimension)
+        require_commas(self._name, fields, self._is_layout)
         if not headed and len(fields) in self._bad_headers:
             # do not select columns by position after a header without the requested names
             raise QIPFInputError(self._bad_headers[len(fields)])
@@ -116,7 +116,17 @@ class LineParser:
         self._width, self._parse_line = len(fields), self._parse_csv
         self._header = text if headed else None
 
-    def _select(self, names: list[str]) -> list[str]:
+    def _is_layout(self, fields: Sequence[str]) -> bool:
+        """Whether the fields are enough numbers, or names with those of the logits' columns."""
+        if all(map(is_number, fields)):
+            return len(fields) >= self._dimension
+        try:
+            self._select(fields)
+        except QIPFInputError:
+            return False
+        return True
+
+    def _select(self, names: Sequence[str]) -> list[str]:
         selected = logit_columns(self._name, names, self._columns)
         if len(selected) != self._dimension:
             raise QIPFInputError(

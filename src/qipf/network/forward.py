@@ -288,7 +288,7 @@ def warn_of_probabilities(logits: Tensor) -> None:
 
 def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
     """Warn if logits of two passes over the same inputs differ by more than rounding."""
-    if not first.numel():
+    if not (first.numel() and first.is_floating_point()):
         return
     rounding = max(ROUNDING, 4 * torch.finfo(first.dtype).eps)  # of half precision it is coarser
     difference = float((first - second).abs().max())

@@ -144,8 +144,9 @@ class WrappedModel(NetworkModel):
                 inputs = self._placed(batch.inputs)
                 run = partial(call, self.net, inputs, example)
                 with evaluating(self.net):
-                    checked = self.layer is None and batch.number == 0
-                    first = require_logits(run) if checked else None
+                    first = None
+                    if example is None:  # until a batch has rows
+                        first = logits_of(run()) if self.layer else require_logits(run)
                     output, rows = self._outputs(inputs, run)
                     if first is not None:
                         warn_if_random(first, output)

@@ -48,7 +48,14 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
             f"{tuple(values.shape)}."
             + (" Pass labels.reshape(-1)." if values.shape == (count, 1) else "")
         )
-    if values.is_complex() or (values.is_floating_point() and bool((values % 1 != 0).any())):
+    missing = torch.nonzero(values.isnan()).flatten()
+    if len(missing):
+        raise LabelValueError(
+            f"{name} hold NaN in {len(missing)} of {count} rows (first: row {int(missing[0])}), "
+            "but must hold integers, the index of each true class. Drop these rows."
+            + ("" if _whole(values[~values.isnan()]) else f" {REGRESSION}")
+        )
+    if not _whole(values):
         raise LabelValueError(
             f"{name} must hold integers, the index of each true class. {REGRESSION}"
         )
@@ -66,6 +73,13 @@ def checked_labels(labels: Any, count: int, classes: int | None, name: str) -> T
             + (" Classes are numbered from 0: subtract 1." if _from_one(values, classes) else "")
         )
     return values
+
+
+def _whole(values: Tensor) -> bool:
+    """Whether all numbers are integers, of any type."""
+    if values.is_complex():
+        return False
+    return not values.is_floating_point() or bool((values % 1 == 0).all())
 
 
 def _from_one(labels: Tensor, classes: int) -> bool:

@@ -1,6 +1,7 @@
 """qipf.report: the page of a model of one's own."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,8 +82,10 @@ def test_held_out_data_and_the_rule_of_the_model(path):
     above = [f"{(found.novelty > mark).mean():.1%}" for mark in marks]
     assert [row[4] for row in rows] == above
     assert "A threshold" not in headings(path.read_text())  # the model has its own
-    qipf.report(field, (logits, truth), path, max_risk=0.2)
+    requested = qipf.report(field, (logits, truth), path, max_risk=0.6)
     assert "A threshold" in headings(path.read_text())
+    assert requested.threshold["target"] == 0.6
+    assert replace(requested, requested=False).threshold is None  # as on the page
     assert f"{above[2]} of them are more novel than 95% of the held-out predictions." in text
 
 

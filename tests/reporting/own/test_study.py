@@ -82,6 +82,15 @@ def test_the_calibration_set_is_no_test_data():
     assert "About 100% of these predictions are of the calibration set" in page
 
 
+def test_collapsed_predictions_are_not_those_of_the_calibration_set():
+    constant = np.repeat(HELD_OUT[:1], 500, axis=0)
+    assert study(KNOWN, Block(constant)).calibrated is None
+    few = np.concatenate([constant, HELD_OUT[:100]])  # 100 of 600
+    assert study(KNOWN, Block(few)).calibrated is None
+    with pytest.warns(QIPFWarning, match="About 50% of these predictions are of the calibration"):
+        study(KNOWN, Block(np.concatenate([HELD_OUT, np.repeat(HELD_OUT[:1], 150, axis=0)])))
+
+
 def test_the_threshold_is_that_of_the_score_that_finds_the_errors_best():
     rng = np.random.default_rng(0)
     wrong = rng.random(1000) < 0.2

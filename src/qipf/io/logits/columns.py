@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from qipf.errors import QIPFInputError
@@ -30,11 +30,14 @@ def is_header(fields: Sequence[str]) -> bool:
     return not all(map(is_number, fields)) or (len(fields) > 1 and _numbered(fields) == [*fields])
 
 
-def require_commas(path: str, fields: Sequence[str], fewest: int = 2) -> None:
-    """Raise if a first line is one field, which other marks separate into at least so many."""
+def require_commas(
+    path: str, fields: Sequence[str], expected: Callable[[Sequence[str]], bool] = lambda parts: True
+) -> None:
+    """Raise if a first line is one field, which another mark separates into expected parts."""
     marks = {";": "semicolons", "\t": "tabs"}
     for mark, name in marks.items() if len(fields) == 1 else ():
-        if fields[0].count(mark) >= max(1, fewest - 1):
+        parts = [part.strip() for part in fields[0].split(mark)]
+        if len(parts) > 1 and expected(parts):
             raise QIPFInputError(f"{path} separates its columns by {name}; commas are expected.")
 
 

@@ -193,7 +193,7 @@ def own_page(found: Study, command: str = "") -> str:
     first = np.argsort(-found.scores[found.best], kind="stable")[:MOST_UNCERTAIN]
     ordered = sorted(METHODS, key=lambda name: name != found.best)
     threshold = []
-    if found.requested or not found.decided:
+    if found.suggests:
         threshold = [section("A threshold", "threshold", count=len(METHODS))]
     sections = [
         section("In short", "summary", flagged=FLAGGED, own=OWN),

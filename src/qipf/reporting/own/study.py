@@ -14,7 +14,7 @@ from qipf.bench.methods.protocol import Batch
 from qipf.calibration.accept_rule import accept_rule
 from qipf.calibration.conformal import Calibration
 from qipf.calibration.outcomes import Outcomes
-from qipf.calibration.training_rows import TrainingSample, training_share
+from qipf.calibration.training_rows import TrainingSample, distinct_training_share, training_share
 from qipf.display import counted, percent
 from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
@@ -89,6 +89,8 @@ class Study:
 
         Without labels it is the uncertainty that most of the held-out predictions do not exceed.
         """
+        if not self.suggests:
+            return None
         each = self.evaluation
         values: tuple[float | None, ...]
         if each is not None:
@@ -155,6 +157,11 @@ class Study:
     def decided(self) -> bool:
         """Whether the model has a certified rule of its own."""
         return self.own_rule is not None and self.own_rule.rule.certified
+
+    @property
+    def suggests(self) -> bool:
+        """Whether a threshold is suggested: not beside the model's own rule, unless requested."""
+        return self.requested or not self.decided
 
 
 def study(field: QIPF, test: Block, target: float | None = None) -> Study:
@@ -228,7 +235,8 @@ def _calibrated_share(held_out: Calibration | None, found: Outcomes) -> float | 
         return None
     known = torch.from_numpy(np.stack([held_out.scores, held_out.novelty], 1))
     given = torch.stack([found.uncertainty, found.novelty], 1)
-    return training_share(given, TrainingSample(known, len(known)))
+    # collapsed test data equals one held-out prediction often
+    return distinct_training_share(given, TrainingSample(known, len(known)))
 
 
 def _numbers(scores: torch.Tensor) -> NDArray[np.float64]:
