@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from qipf.bench.methods import METHODS
-from qipf.plots.style import BEST, CHANCE, LOOKS, MARKERS, RIGHT, WRONG, look_of
+from qipf.plots.style import BEST, CHANCE, LOOKS, MARKERS, OWN, RIGHT, WRONG, look_of
 
 LIGHT, DARK = "#ffffff", "#14171b"
 
@@ -24,6 +24,7 @@ def contrast(one, other):
 
 def test_every_method_has_a_look():
     assert set(LOOKS) == set(METHODS)
+    assert look_of(OWN) == LOOKS["qipf_plus"]
 
 
 @pytest.mark.parametrize("look", [*LOOKS.values(), RIGHT, WRONG, CHANCE, BEST])

@@ -14,7 +14,7 @@ from qipf.field.estimator import QIPF
 from qipf.io.logits import open_table, read_table
 from qipf.io.logits.columns import AUTO
 from qipf.metrics.error_detection import HIGHER_IS_BETTER, TITLES, bootstrap
-from qipf.plots.style import RIGHT, WRONG
+from qipf.plots.style import OWN, RIGHT, WRONG
 from qipf.reporting.charts import (
     Charts,
     chart_spec,
@@ -27,7 +27,6 @@ from qipf.reporting.own.study import (
     FLAGGED,
     IN_PYTHON,
     METHODS,
-    OWN,
     Study,
     require_width,
     study,

@@ -20,6 +20,7 @@ from qipf.errors import QIPFInputError, warn
 from qipf.field.estimator import QIPF
 from qipf.io.logits import Block
 from qipf.metrics.error_detection import evaluate
+from qipf.plots.style import OWN
 from qipf.reporting.rule_evaluation import RuleEvaluation, evaluate_rule, random_halves
 from qipf.validation.arrays import as_tensor
 from qipf.validation.labels import are_probabilities, symmetric_logits
@@ -28,8 +29,7 @@ from qipf.validation.scores import checked_share
 #: Scores of the same logits that need no fit, for comparison.
 PEERS = ("softmax", "entropy", "energy")
 
-#: Name of the uncertainty of the model that the page is about.
-OWN = "this model"
+#: The uncertainty of the model that the page is about, and the others.
 METHODS = (OWN, *PEERS)
 
 #: Limit on the error rate if none is given and the test predictions have no errors.
