@@ -14,6 +14,7 @@ from qipf.network.pooling import (
     flatten_pooling,
     grid_pooling,
     mean_pooling,
+    pooled_runs,
 )
 
 
@@ -151,3 +152,14 @@ def test_means_of_cells_do_not_depend_on_the_default_type(dtype):
         torch.set_default_dtype(torch.float32)
         _shares.cache_clear()
     torch.testing.assert_close(found, functional.adaptive_avg_pool2d(maps, 3))
+
+
+def test_runs_of_any_size_and_number():
+    runs = [torch.randn(5, 3, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    stacked = torch.stack(runs).double()
+    expected = torch.cat([stacked.mean(0), stacked.std(0, correction=0)], 1)
+    torch.testing.assert_close(pooled_runs(runs).double(), expected, rtol=1e-5, atol=1e-6)
+    for scale in (1e30, 1e-30):  # squares are beyond float32
+        scaled = pooled_runs([scale * run for run in runs]).double() / scale
+        torch.testing.assert_close(scaled, expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(pooled_runs(runs[:1]), torch.cat([runs[0], torch.zeros(5, 3)], 1))

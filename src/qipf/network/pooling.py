@@ -156,7 +156,9 @@ def pooled_runs(rows: list[Tensor]) -> Tensor:  # (n, d) of each run -> (n, 2 d)
     """
     runs = torch.stack(rows)
     mean = runs.mean(0)
-    return torch.cat([mean, (runs - mean).square().mean(0).sqrt()], 1)
+    # in float64, where squares stay in range
+    length = torch.linalg.vector_norm(runs - mean, dim=0, dtype=torch.float64)
+    return torch.cat([mean, (length / len(rows) ** 0.5).to(mean)], 1)
 
 
 def flatten_pooling(
