@@ -294,9 +294,9 @@ def collected(name: str, seed: int, options: argparse.Namespace) -> dict[str, np
         def keep(what: str, seen: tuple[Tensor, Rows]) -> None:
             logits, rows = seen
             scorer = model._scorer(logits.device)
-            posteriors, densities, whitened = scorer.posteriors(logits, rows)
+            posteriors, densities, lengths = scorer.posteriors(logits, rows)
             mixture, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
-            evidence = scorer.lengths.beside(evidence, logits, rows, whitened)
+            evidence = evidence.beside(lengths)
             fields = densities + posteriors[:, 1:].amax(2).clamp(min=1e-30).log()
             p = mixture.clamp(min=1e-12)
             gen = (p * (1 - p).clamp(min=1e-12)).pow(0.1).sum(1)

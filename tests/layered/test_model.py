@@ -29,7 +29,7 @@ def test_a_prediction_is_the_networks_own_beside_the_mixtures_doubt(model, fresh
     _, rows = run_in_batches(model.net, fresh, model.lengths_.sites)
     lengths = model.lengths_(prediction.logits, rows)
     scored = evidence_of(prediction.logits, posteriors, densities, model.weights_)[1]
-    scored = model.lengths_.beside(scored, prediction.logits, rows)
+    scored = scored.beside(lengths)
     odds = log_odds_of_error(mixture, prediction.predicted)
     torch.testing.assert_close(scored.odds[:, 0], odds)
     torch.testing.assert_close(prediction.uncertainty, model.error_model_(scored))

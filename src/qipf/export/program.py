@@ -62,6 +62,8 @@ class Example(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by their names in a graph."""
+        if len(self.inputs) == 1 and isinstance(self.inputs[0], Tensor) and not self.options:
+            return {"input": self.inputs[0]}  # most calls; as below
         return {name: part for name, part in self.values.items() if isinstance(part, Tensor)}
 
     @property

@@ -116,13 +116,12 @@ class LayeredModel(CalibrationMixin):
 
     def _scorer(self, device: torch.device) -> Scorer:
         """What scores on this device; prepared once."""
-        if any(field.embeddings.device != device for field in self.fields_):
-            self.fields_ = tuple(field.to(device) for field in self.fields_)
         scores = (self.error_model_, self.lengths_, self.novelty_model_)
         parts = (self.fields_, self.weights_, *scores)
         scorer: Scorer | None = self.__dict__.get("_prepared")
         if scorer is None or not scorer.is_of(device, *parts):
             scorer = Scorer(self.layer_fields(), *parts[1:], device)
+            self.fields_, self.lengths_ = tuple(scorer.fields.values()), scorer.lengths
             self._prepared = scorer
         return scorer
 
@@ -150,7 +149,7 @@ class LayeredModel(CalibrationMixin):
         scorer, scores = self._scorer(logits.device), (self.error_model_, self.novelty_model_)
         probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
         with full_precision(logits.device):
-            found = probabilities, scorer.lengths.beside(evidence, logits, rows)
+            found = probabilities, evidence.beside(scorer.lengths(logits, rows))
         return explanations(
             logits,
             rows,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from qipf.field.engines.base import by_device
 from qipf.field.engines.online import LOG2_E
@@ -37,6 +38,9 @@ DEEPEST = 100.0
 
 #: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.
 FEWEST_TILED = 2**13
+
+#: Fewest rows whose kernels are added up class by class, and not multiplied with a table.
+FEWEST_SUMMED = 8
 
 #: Largest table of centres times classes, 16 MB. Larger fields are evaluated in tiles everywhere.
 LARGEST_TABLE = 2**22
@@ -150,10 +154,11 @@ class ClassField:
 
     def at_units(self, units: Tensor) -> FieldValues:  # (n, d)
         """As `__call__`, at rows that the metric has mapped."""
-        parts = units.split(self._rows_at_once(units))
         if self._tiled(units):
-            return next(self._in_parts(parts, [self.bandwidth]))
-        return _joined([self.in_one(part, base_2=True) for part in parts])
+            return next(self._in_parts(units.split(self._rows_at_once(units)), [self.bandwidth]))
+        sums, top = self.sums(units * self.exponent)
+        nearest = units.new_zeros(()) if top is None else top
+        return self._values(sums.T, (nearest - self.exponent) / LOG2_E)
 
     def at_bandwidths(self, rows: Tensor, bandwidths: list[float]) -> Iterator[FieldValues]:
         """As `__call__`, for several bandwidths that share the computation of the cosines.
@@ -207,19 +212,56 @@ class ClassField:
                 )
         return [found[place] for place in range(len(bandwidths))]
 
-    def in_one(self, units: Tensor, base_2: bool = False) -> FieldValues:  # (n, d)
-        """As `at_units`, in one block for any number of rows: for graphs.
-
-        Powers of two are faster in torch and slower in ONNX Runtime.
-        """
-        inverse, scale = 1 / (self.bandwidth * self.bandwidth), LOG2_E if base_2 else 1.0
-        scores = product(units * (scale * inverse), self.embeddings)
-        if base_2 and scale * inverse <= DEEPEST:  # no need to look for the nearest centre
-            return self._values(self._by_class(scores.exp2_()), scores.new_full((), -inverse))
+    def in_one(self, units: Tensor) -> FieldValues:  # (n, d)
+        """As `at_units`, in one block for any number of rows: for graphs."""
+        inverse = 1 / (self.bandwidth * self.bandwidth)
+        scores = product(units * inverse, self.embeddings)
         top = scores.amax(1, keepdim=True)
         # in place: memory for a second matrix costs more than the exponentials
-        kernel = scores.sub_(top).exp2_() if base_2 else scores.sub_(top).exp_()
-        return self._values(self._by_class(kernel), top[:, 0] / scale - inverse)
+        kernel = scores.sub_(top).exp_()  # powers of two are slower in ONNX Runtime
+        return self._values(self._by_class(kernel), top[:, 0] - inverse)
+
+    @property
+    def exponent(self) -> float:
+        """Factor of a cosine in the exponent of a kernel, to base 2."""
+        return LOG2_E / (self.bandwidth * self.bandwidth)
+
+    def sums(self, scaled: Tensor) -> tuple[Tensor, Tensor | None]:  # (n, d) -> (classes, n), (n,)
+        """Kernels summed by class, in blocks, at units times the `exponent`.
+
+        They are relative to the nearest centre's kernel, whose binary logarithm over that of an
+        orthogonal centre is the second result, or to the latter where that is None.
+        """
+        parts = [self._block(part) for part in scaled.split(self._rows_at_once(scaled))]
+        if len(parts) == 1:
+            return parts[0]
+        sums, tops = zip(*parts, strict=True)
+        return torch.cat(sums, 1), None if tops[0] is None else torch.cat(tops)
+
+    def _block(self, scaled: Tensor) -> tuple[Tensor, Tensor | None]:
+        scores, top = product(self.embeddings, scaled), None  # (N, n)
+        if self.exponent > DEEPEST:  # else there is no need to look for the nearest centre
+            top = scores.amax(0)
+            scores.sub_(top)
+        return self._sums_of(scores.exp2_()), top
+
+    @cached_property
+    def _starts(self) -> Tensor | None:  # (classes,) of the centres of each class, if these are sorted
+        if bool((self.labels[1:] < self.labels[:-1]).any()):
+            return None
+        counts = self.labels.long().bincount(minlength=self.classes)
+        return counts.cumsum(0) - counts
+
+    @cached_property
+    def _places(self) -> Tensor:  # (N,)
+        return torch.arange(len(self.embeddings), device=self.embeddings.device)
+
+    def _sums_of(self, kernel: Tensor) -> Tensor:  # (N, n) -> (classes, n)
+        if kernel.shape[1] < FEWEST_SUMMED or self._starts is None:
+            return product(self._members, kernel.T)
+        return functional.embedding_bag(
+            self._places, kernel, self._starts, mode="sum", per_sample_weights=self.counts
+        )
 
     def leave_one_out(self, points: Tensor, own: Tensor) -> FieldValues:  # (n, d), (n,)
         """Values at embedded points, each without its own centre; -1 where it has none."""
@@ -255,7 +297,7 @@ class ClassField:
 
     def _by_class(self, kernel: Tensor) -> Tensor:  # (n, N) -> (n, classes)
         if self._few_classes:
-            return product(self._members, kernel).T  # faster than product(kernel, members)
+            return product(self._members, kernel).T  # in ONNX Runtime for no rows too
         sums = kernel.new_zeros(self.classes, kernel.shape[0])
         return sums.index_add(0, self.labels.long(), (kernel * self.counts).T).T
 

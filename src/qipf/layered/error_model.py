@@ -45,8 +45,7 @@ class LogOdds:
         >>> LogOdds(1.0, torch.tensor([2.0, 0.0]))(torch.tensor([[3.0, 9.0]]))
         tensor([7.])
         """
-        # not a matrix product: ONNX Runtime has none of no rows
-        return (columns * self.slopes.to(columns)).sum(1) + self.constant
+        return combined(columns, self.slopes.to(columns)[:, None])[:, 0] + self.constant
 
     def scaled(self, scale: float, shift: float = 0.0) -> "LogOdds":
         """``shift + scale * self``."""
@@ -71,6 +70,10 @@ class Evidence(NamedTuple):
 
     odds: Tensor  # (n, 2 + layers) against the predicted class: mixture, softmax, layers
     unusual: Tensor  # (n, columns) the energy, first, and what `qipf.layered.novelty` adds
+
+    def beside(self, columns: Tensor) -> "Evidence":  # (n, more)
+        """The evidence with more columns that tell what is unusual."""
+        return Evidence(self.odds, torch.cat([self.unusual, columns], 1))
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,13 @@ class ErrorModel:
     def to(self, device: torch.device) -> "ErrorModel":
         """The same on another device."""
         return ErrorModel(*(part.to(device) for part in (self.gate, self.far, self.near)))
+
+
+def combined(columns: Tensor, slopes: Tensor) -> Tensor:  # (n, k), (k, m) -> (n, m)
+    """The product of both; in a graph without one, which ONNX Runtime has not for no rows."""
+    if torch.compiler.is_compiling():
+        return (columns[:, :, None] * slopes).sum(1)
+    return columns @ slopes
 
 
 def energy(logits: Tensor) -> Tensor:  # (n, classes) -> (n, 1)

@@ -54,7 +54,7 @@ class MixtureGraph(nn.Module):
             none = torch.zeros_like(logits[:, :0]).double()
             densities = torch.cat([none, *(v.log_density[:, None].double() for v in values)], 1)
             probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-            evidence = self._lengths.beside(evidence, logits, rows, whitened)
+            evidence = evidence.beside(self._lengths(logits, rows, whitened))
             uncertainty = self._error(evidence)
             novelty = self._novelty(evidence)
             finite = torch.isfinite(logits).all(1)

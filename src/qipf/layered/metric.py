@@ -38,11 +38,20 @@ def units_of(rows: Tensor) -> Units:  # (..., d)
     >>> units_of(torch.tensor([[3e30, 4e30], [0.0, 0.0]])).vectors
     tensor([[0.6000, 0.8000], [0.0000, 0.0000]])
     """
-    # in float64, where squares stay in range
-    lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64)
+    lengths = lengths_of(rows)
     # divided twice by its root, which is a normal float32 where a length is not
-    root = lengths.clamp(min=SHORTEST).sqrt().to(rows.dtype)
-    return Units((rows / root).div_(root), lengths[..., 0])
+    root = roots_of(lengths).to(rows.dtype)[..., None]
+    return Units((rows / root).div_(root), lengths)
+
+
+def lengths_of(rows: Tensor) -> Tensor:  # (..., d) -> (...,)
+    """Lengths of rows, in float64, where squares stay in range."""
+    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+
+
+def roots_of(lengths: Tensor) -> Tensor:
+    """Square roots of lengths, none zero."""
+    return lengths.clamp(min=SHORTEST).sqrt()
 
 
 def unit_length(rows: Tensor) -> Tensor:  # (..., d)

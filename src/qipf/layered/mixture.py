@@ -75,9 +75,10 @@ def weighted_mean(posteriors: Tensor, weights: Tensor) -> Tensor:  # (n, L, C), 
     return (posteriors.double() * weights.double()[:, None]).sum(1)
 
 
-def log_odds(against: Tensor, own: Tensor) -> Tensor:
+def log_odds(parts: Tensor) -> Tensor:  # (2, ...) -> (...)
     """Logarithm of the ratio of two probabilities, each at least `TINY`."""
-    return against.clamp(min=TINY).log() - own.clamp(min=TINY).log()
+    against, own = parts.clamp(min=TINY).log()
+    return against - own
 
 
 def log_odds_of_error(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n, C), (n,) -> (n,)
@@ -88,7 +89,7 @@ def log_odds_of_error(probabilities: Tensor, predicted: Tensor) -> Tensor:  # (n
     """
     own = probabilities.gather(1, predicted[:, None])[:, 0]
     others = probabilities.scatter(1, predicted[:, None], 0).sum(1)
-    return log_odds(others, own)
+    return log_odds(torch.stack([others, own]))
 
 
 def odds_columns(own: Tensor, against: Tensor, weights: Tensor) -> Tensor:  # -> (n, 1 + L)
@@ -99,7 +100,7 @@ def odds_columns(own: Tensor, against: Tensor, weights: Tensor) -> Tensor:  # ->
     parts = torch.stack([against, own])
     mixture = (parts * weights).sum(2, keepdim=True)
     floored = parts[..., 1:].clamp(min=TINY_IN_LAYER)
-    return log_odds(*torch.cat([mixture, parts[..., :1], floored], 2))
+    return log_odds(torch.cat([mixture, parts[..., :1], floored], 2))
 
 
 def evidence_of(

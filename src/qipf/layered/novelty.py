@@ -17,6 +17,7 @@ distance has two sides: smooth images have a high density in early layers, and s
 No slope is negative.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +27,16 @@ from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from qipf.field.engines.products import product
-from qipf.layered.error_model import CONSTANT, Evidence, LogOdds, balanced, energy, fit_log_odds
-from qipf.layered.metric import Metric
+from qipf.layered.error_model import (
+    CONSTANT,
+    Evidence,
+    LogOdds,
+    balanced,
+    combined,
+    energy,
+    fit_log_odds,
+)
+from qipf.layered.metric import Metric, lengths_of
 from qipf.network.features import LayerSite, Rows
 
 #: Length below which rows count as equally short, relative to the mean length of training rows.
@@ -76,9 +85,12 @@ class PrincipalSubspace(NamedTuple):
         Not finite where a product is beyond float32.
         """
         offsets = rows.float() - self.mean
-        inside = product(offsets, self.directions.T)
+        return self.residual(offsets, product(offsets, self.directions.T))
+
+    def residual(self, offsets: Tensor, inside: Tensor) -> Tensor:  # (n, D), (n, r) -> (n,)
+        """Lengths of offsets from the mean without what is `inside`, in the subspace."""
         # not the difference of squared lengths, which is rounding where rows vary in few directions
-        return _lengths(offsets - product(inside, self.directions))
+        return lengths_of(offsets - product(inside, self.directions))
 
     def to(self, device: torch.device) -> "PrincipalSubspace":
         """The same on another device."""
@@ -106,9 +118,9 @@ class RowLengths:
         measured = list(few.values())
         for site, metric in metrics.items():  # which may be on a GPU, while the rows are not
             measured.append(metric.whitened(few[site].to(metric.mean.device)))
-        lengths = [SHORTEST * _lengths(own).mean().cpu() for own in measured]
+        lengths = [SHORTEST * lengths_of(own).mean().cpu() for own in measured]
         for own, found in zip(few.values(), subspaces, strict=True):
-            offsets, length = _lengths(own - found.mean).mean(), _lengths(own).mean()
+            offsets, length = lengths_of(own - found.mean).mean(), lengths_of(own).mean()
             varies = offsets > EQUAL * length
             lengths.append(torch.where(varies, SHORTEST_RESIDUAL * offsets, length).cpu())
         shortest = torch.stack(lengths).clamp(min=torch.finfo(torch.float32).tiny)
@@ -141,35 +153,28 @@ class RowLengths:
             whitened = {
                 site: metric.units(rows[site]).lengths for site, metric in self.metrics.items()
             }
-        plain = {site: _lengths(rows[site]) for site in self.sites}
+        plain = [lengths_of(rows[site]) for site in self.sites]
         subspaces = zip(self.sites, self.subspaces, strict=True)
-        residuals = [own.residuals(rows[site]) for site, own in subspaces]
-        within = [whitened[site] for site in self.metrics]
-        lengths = torch.stack([*plain.values(), *within, *residuals], 1)
-        # where products are beyond float32: the row's own length
-        own = torch.stack([plain[site] for site in (*plain, *self.metrics, *plain)], 1)
-        return torch.log(torch.where(lengths.isfinite(), lengths, own) + self.shortest)
+        return self.logarithms(
+            plain, whitened, [own.residuals(rows[site]) for site, own in subspaces]
+        )
 
-    def beside(
-        self,
-        evidence: Evidence,
-        logits: Tensor,
-        rows: Rows,
-        whitened: Mapping[LayerSite, Tensor] | None = None,
-    ) -> Evidence:
-        """The evidence with the lengths as its last columns."""
-        lengths = self(logits, rows, whitened)
-        return Evidence(evidence.odds, torch.cat([evidence.unusual, lengths], 1))
+    def logarithms(
+        self, plain: list[Tensor], whitened: Mapping[LayerSite, Tensor], residuals: list[Tensor]
+    ) -> Tensor:  # (n,) each -> (n, count)
+        """Logarithms of lengths of rows, of whitened rows, and of residuals."""
+        within = [whitened[site] for site in self.metrics]
+        lengths = torch.stack([*plain, *within, *residuals], 1)
+        # where products are beyond float32: the row's own length
+        by_site = dict(zip(self.sites, plain, strict=True))
+        own = torch.stack([*plain, *(by_site[site] for site in self.metrics), *plain], 1)
+        return torch.log(torch.where(lengths < math.inf, lengths, own) + self.shortest)
 
     def to(self, device: torch.device) -> "RowLengths":
         """The same on another device."""
         metrics = {site: metric.to(device) for site, metric in self.metrics.items()}
         subspaces = tuple(own.to(device) for own in self.subspaces)
         return RowLengths(self.sites, metrics, subspaces, self.shortest.to(device))
-
-
-def _lengths(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
-    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
 def unusual_columns(
@@ -193,7 +198,7 @@ class NoveltyModel:
         """Energy, minus the last log density, residual, distance, mixture's log-odds."""
         odds, unusual = evidence
         offsets = unusual - self.mean.to(unusual)
-        distance = (offsets[:, :, None] * self.whiten.to(unusual)).sum(1).square().sum(1)
+        distance = combined(offsets, self.whiten.to(unusual)).square().sum(1)
         known = unusual[:, 0], unusual[:, self.layers], unusual[:, -1]
         return torch.stack([*known, distance, odds[:, 0].to(unusual)], 1)
 

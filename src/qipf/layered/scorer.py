@@ -14,7 +14,7 @@ from qipf.layered.fused_evidence import FusedEvidence, prepared
 from qipf.layered.mixture import evidence_of, posteriors_of, rows_at_once
 from qipf.layered.novelty import NoveltyModel, RowLengths
 from qipf.layered.replays import Replays
-from qipf.layered.stacked_fields import FEW, StackedFields
+from qipf.layered.stacked_layers import StackedLayers
 from qipf.network.features import LayerSite, Rows
 from qipf.network.replaying import allowed
 
@@ -39,11 +39,11 @@ class RowScores(NamedTuple):
 
 
 class FieldEvidence(NamedTuple):
-    """Posteriors, log densities and row lengths of the fields."""
+    """Posteriors and log densities of the fields, and lengths of the rows."""
 
     posteriors: Tensor  # (n, 1 + layers, classes) that of the softmax first
     densities: Tensor  # (n, layers) logarithms
-    whitened: dict[LayerSite, Tensor]  # (n,) lengths of the whitened rows of each field
+    lengths: Tensor  # (n, lengths) logarithms
 
 
 class Scorer:
@@ -58,16 +58,22 @@ class Scorer:
         novelty: NoveltyModel,
         device: torch.device,
     ) -> None:
-        self._made_of = (tuple(fields.values()), weights, error, lengths, novelty)
-        self.fields = dict(fields)
-        self.sites = lengths.read_beside(fields)
+        self.fields = {
+            site: field if field.embeddings.device == device else field.to(device)
+            for site, field in fields.items()
+        }
         self.lengths = lengths.to(device)
+        self._stacked = StackedLayers.of(self.fields, self.lengths)
+        if self._stacked is not None:
+            self.fields, self.lengths = self._stacked.fields, self._stacked.lengths
+        self._made_of = (tuple(self.fields.values()), weights, error, self.lengths, novelty)
+        self.sites = self.lengths.read_beside(self.fields)
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)
         self.device, self.replays, self.network_replays = device, Replays(), Replays()
 
     def is_of(self, device: torch.device, *parts: object) -> bool:
-        """Whether it was made for this device, of the same fields, weights and scores."""
+        """Whether it was made for this device, and is of these fields, weights and scores."""
         same = (one is other for one, other in zip(self._made_of[1:], parts[1:], strict=True))
         return self.device == device and self._made_of[0] == parts[0] and all(same)
 
@@ -80,30 +86,22 @@ class Scorer:
         """The evidence in CUDA kernels; None where they cannot run."""
         return None if logits.dtype == torch.float64 else self._kernels
 
-    @cached_property
-    def _stacked(self) -> StackedFields | None:
-        return StackedFields.of(tuple(self.fields.values()))
-
     def posteriors(self, logits: Tensor, rows: Rows) -> FieldEvidence:
-        """Posteriors, log densities and row lengths of the fields."""
-        own = [rows[site] for site in self.fields]
+        """Posteriors and log densities of the fields, and lengths of the rows."""
+        fields = self.fields.values()
         with full_precision(logits.device):
-            if 0 < len(logits) <= FEW and self._stacked:
-                found = self._stacked(own)
-                values = [FieldValues(*each) for each in zip(*found[:2], strict=True)]
-                densities, lengths = found.log_density.T, list(found.lengths)
+            if self._stacked is not None:
+                posteriors, densities, lengths = self._stacked(rows)
+                values = [FieldValues(*each) for each in zip(posteriors, densities.T, strict=True)]
             else:
-                values, lengths = [], []
-                for field, part in zip(self.fields.values(), own, strict=True):
-                    units = field.metric.units(part)
-                    values.append(field.at_units(units.vectors))
-                    lengths.append(units.lengths)
+                units = {site: f.metric.units(rows[site]) for site, f in self.fields.items()}
+                within = {site: own.lengths for site, own in units.items()}
+                lengths = self.lengths(logits, rows, within)
+                own = zip(fields, units.values(), strict=True)
+                values = [field.at_units(unit.vectors) for field, unit in own]
                 none = logits.new_zeros(len(logits), 0)
                 densities = torch.cat([none, *(each.log_density[:, None] for each in values)], 1)
-            posteriors = posteriors_of(logits, self.fields.values(), values)
-        return FieldEvidence(
-            posteriors, densities.double(), dict(zip(self.fields, lengths, strict=True))
-        )
+            return FieldEvidence(posteriors_of(logits, fields, values), densities.double(), lengths)
 
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)
         """Both scores of each prediction, and the probabilities of the mixture."""
@@ -135,9 +133,9 @@ class Scorer:
     def evidence(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Evidence]:
         """The mixture's probabilities (n, classes), and what both scores are computed from."""
         with full_precision(logits.device):
-            posteriors, densities, whitened = self.posteriors(logits, rows)
+            posteriors, densities, lengths = self.posteriors(logits, rows)
             probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-            return probabilities, self.lengths.beside(evidence, logits, rows, whitened)
+            return probabilities, evidence.beside(lengths)
 
     def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         probabilities, evidence = self.evidence(logits, rows)

@@ -4,10 +4,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +35,7 @@ MOST_LAYERS = 8
 BATCH, NUMBERS, FEWEST = 1000, 2**17, 16
 
 
-@dataclass(frozen=True)
-class LayerSite:
+class LayerSite(NamedTuple):
     """A place in the network: a layer's input, or its output.
 
     The side of a layer that may run several times in a pass is ``"inputs"`` or ``"outputs"``.
@@ -208,7 +206,7 @@ def chosen_sites(
     left_out = [] if any(isinstance(layer, behind) for layer in earlier) else computing[:1]
     runs = Counter(site for site, _ in ran if site in computing or site.side == "output")
     order = [
-        replace(site, side=site.side + "s") if count > 1 else site
+        site._replace(side=site.side + "s") if count > 1 else site
         for site, count in runs.items()
         if site not in left_out
     ]

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -136,10 +136,13 @@ def versions(net: nn.Module) -> tuple[tuple[int, int], ...]:
     return versions_of(tensors_of(modules_of(net).values()))
 
 
+_version_of = attrgetter("_version")
+
+
 def versions_of(tensors: list[Tensor]) -> tuple[tuple[int, int], ...]:
     """Address and version counter of each."""
     try:
-        return tuple([(part.data_ptr(), part._version) for part in tensors])
+        return tuple(zip(map(Tensor.data_ptr, tensors), map(_version_of, tensors), strict=True))
     except RuntimeError:  # a tensor made in inference mode has no version counter
         return tuple(
             (part.data_ptr(), 0 if part.is_inference() else part._version) for part in tensors
@@ -305,5 +308,9 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
 
 def device_of(net: nn.Module) -> torch.device:
     """Device of the network; the CPU if it has no weights."""
-    first = next(chain(net.parameters(), net.buffers()), None)
-    return torch.device("cpu") if first is None else first.device
+    for module in net.modules():
+        for held in (module._parameters, module._buffers):
+            for tensor in held.values():
+                if tensor is not None:
+                    return tensor.device
+    return torch.device("cpu")

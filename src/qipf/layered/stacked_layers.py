@@ -1,0 +1,118 @@
+"""What the fields and lengths of all layers tell about rows, in few operations on a CPU.
+
+An operation on a small array takes longer to start than to run. The rows of a layer are whitened
+and projected to their principal subspace by one product, and what is small is computed for all
+layers at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from qipf.field.engines.online import LOG2_E
+from qipf.field.engines.products import product
+from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField
+from qipf.layered.metric import lengths_of, roots_of
+from qipf.layered.novelty import RowLengths
+from qipf.network.features import LayerSite, Rows
+
+
+class StackedValues(NamedTuple):
+    """Values of the fields of all layers, and the lengths of the rows."""
+
+    posteriors: Tensor  # (layers, n, classes) in float64
+    densities: Tensor  # (n, layers) logarithms
+    lengths: Tensor  # (n, lengths) logarithms
+
+
+class _Joined(NamedTuple):
+    """Directions of the metric and of the principal subspace of a layer, side by side."""
+
+    directions: Tensor  # (d + r, D)
+    shift: Tensor  # (d + r,) added to products with offsets from the subspace's mean
+    sizes: list[int]  # d, r
+
+
+class StackedLayers:
+    """Values of several fields and lengths, as each of them gives alone.
+
+    `fields` and `lengths` equal those that it is made of; their directions are parts of the joined
+    ones, so that none is held twice.
+    """
+
+    def __init__(self, fields: Mapping[LayerSite, ClassField], lengths: RowLengths) -> None:
+        self.fields, subspaces = dict(fields), list(lengths.subspaces)
+        self._joined: list[_Joined | None] = [None] * len(subspaces)
+        for number, (site, subspace) in enumerate(zip(lengths.sites, subspaces, strict=True)):
+            if site not in fields or fields[site].metric.gain_free:
+                continue
+            metric = fields[site].metric
+            shift = (subspace.mean.double() - metric.mean.double()) @ metric.directions.double()
+            both = torch.cat([metric.directions.T, subspace.directions.T])
+            sizes = [len(shift), len(both) - len(shift)]
+            own, inside = (part.T for part in both.split(sizes))
+            shift = torch.cat([shift.float(), shift.new_zeros(sizes[1]).float()])
+            self._joined[number] = _Joined(both, shift, sizes)
+            self.fields[site] = fields[site].changed(metric=replace(metric, directions=own))
+            subspaces[number] = subspace._replace(directions=inside)
+        metrics = {site: self.fields[site].metric for site in lengths.metrics}
+        self.lengths = replace(lengths, metrics=metrics, subspaces=tuple(subspaces))
+        exponents = torch.tensor([field.exponent for field in fields.values()])
+        self._exponents = exponents.float()[:, None, None]
+        offsets = [field.exponent / LOG2_E + field._log_count for field in fields.values()]
+        self._offsets = torch.tensor(offsets).float()[:, None]
+
+    @classmethod
+    def of(
+        cls, fields: Mapping[LayerSite, ClassField], lengths: RowLengths
+    ) -> "StackedLayers | None":
+        """None where the layers are better evaluated one by one."""
+        own = fields.values()
+        if not own or not set(fields) <= set(lengths.sites):
+            return None
+        here = all(field.embeddings.device.type == "cpu" for field in own)
+        small = all(len(f.embeddings) < FEWEST_TILED and f._few_classes for f in own)
+        return cls(fields, lengths) if here and small else None
+
+    def __call__(self, rows: Rows) -> StackedValues:  # (n, D) of each layer
+        """Values of all layers at their rows."""
+        whitened, lengths, residuals = {}, [], []
+        parts = zip(self.lengths.sites, self.lengths.subspaces, self._joined, strict=True)
+        for site, subspace, joined in parts:
+            own = rows[site].float()
+            offsets = own - subspace.mean
+            if joined is None:
+                inside = product(offsets, subspace.directions.T)
+                if site in self.fields:
+                    whitened[site] = self.fields[site].metric.whitened(own)
+            else:
+                both = product(offsets, joined.directions, joined.shift)
+                whitened[site], inside = both.split(joined.sizes, 1)
+            lengths.append(lengths_of(own))
+            residuals.append(subspace.residual(offsets, inside))
+        within = {site: lengths_of(part) for site, part in whitened.items()}
+        posteriors, densities = self._fields_at(whitened, within)
+        return StackedValues(
+            posteriors, densities.T, self.lengths.logarithms(lengths, within, residuals)
+        )
+
+    def _fields_at(
+        self, whitened: Rows, within: Rows
+    ) -> tuple[Tensor, Tensor]:  # (layers, n, classes), (layers, n)
+        """Posteriors and log densities at whitened rows (n, d) of given lengths (n,)."""
+        roots = roots_of(torch.stack([within[site] for site in self.fields]))
+        roots = roots.to(self._exponents)[..., None]
+        # to units times the exponent; divided twice, as in `qipf.layered.metric.units_of`
+        divisors = zip(self.fields, roots, roots / self._exponents, strict=True)
+        scaled = [(whitened[site] / root).div_(other) for site, root, other in divisors]
+        found = [field.sums(part) for field, part in zip(self.fields.values(), scaled, strict=True)]
+        by_class = torch.stack([sums for sums, _ in found])  # (layers, classes, n)
+        total = by_class.sum(1, keepdim=True)
+        densities = total[:, 0].log() - self._offsets
+        for own, (_, top) in zip(densities, found, strict=True):
+            if top is not None:
+                own += top / LOG2_E
+        return (by_class / total).clamp_(min=SMALLEST).double().transpose(1, 2), densities
