@@ -117,7 +117,7 @@ def test_a_network_whose_layers_changed_is_rejected(net, data, fresh):
     with pytest.raises(QIPFInputError, match="weights or buffers have changed since fit"):
         model(fresh)
     model.fitted_with = None  # as after qipf.load(path, net, check=False)
-    with pytest.raises(QIPFInputError, match=r"4 \(input\) gives 7 numbers .* or fit again"):
+    with pytest.raises(QIPFInputError, match=r"4 \(input\) gives 7 numbers; .* or fit again"):
         model(fresh)
 
 

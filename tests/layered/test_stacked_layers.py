@@ -123,9 +123,7 @@ def test_extreme_and_missing_rows():
         torch.testing.assert_close(
             found.posteriors[number][usable].float(), alone.posterior, **close
         )
-        torch.testing.assert_close(
-            found.densities[usable, number], alone.log_density, **close
-        )
+        torch.testing.assert_close(found.densities[usable, number], alone.log_density, **close)
     torch.testing.assert_close(found.lengths, lengths(numbers(4, CLASSES), rows), **close)
 
 

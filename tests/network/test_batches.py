@@ -13,7 +13,7 @@ import qipf
 from qipf import LayeredQIPF, QIPFInputError, QIPFNotFittedError, ShiftMonitor
 from qipf.export.program import Example
 from qipf.network.batches import arguments, batches
-from qipf.network.forward import call, versions
+from qipf.network.forward import call, parts_of
 
 A, B = torch.randn(2, 60, 3, generator=torch.Generator().manual_seed(0))
 
@@ -190,8 +190,8 @@ def test_an_unfitted_model_says_so_before_it_reads_the_inputs():
 def test_weights_of_inference_mode_have_no_versions():
     with torch.inference_mode():
         net = nn.Linear(2, 2)
-    assert versions(net) == versions(net)
-    assert len(versions(net)) == 2
+    assert parts_of(net).versions == parts_of(net).versions
+    assert len(parts_of(net).versions) == 2
 
 
 def test_rows_of_an_example():

@@ -13,7 +13,7 @@ import qipf
 from qipf.errors import QIPFInputError, QIPFScoreWarning
 from qipf.export.program import Example
 from qipf.network.features import LayerSite, chosen_sites, run_in_batches
-from qipf.network.forward import evaluating, modules_of, named_layer, tensors_of, warn_if_random
+from qipf.network.forward import evaluating, named_layer, parts_of, warn_if_random
 from tests.forks import in_child
 
 
@@ -97,8 +97,9 @@ def test_modules_and_layers_are_those_of_torch_by_all_their_names():
     net = nn.Sequential(shared, nn.ModuleDict({"a": nn.Sequential(shared, nn.ReLU())}))
     net[1].register_module("none", None)
     net.beside = net[1]["a"]
-    assert set(modules_of(net).values()) == set(net.modules())
-    assert set(map(id, tensors_of(net.modules()))) == set(map(id, net.parameters()))
+    parts = parts_of(net)
+    assert set(parts.modules.values()) == set(net.modules())
+    assert set(map(id, parts.tensors)) == set(map(id, net.parameters()))
     for name, layer in net.named_modules(remove_duplicate=False):
         if name:
             assert named_layer(net, name) is layer

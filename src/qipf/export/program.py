@@ -81,6 +81,12 @@ class Example(NamedTuple):
         """The example with every tensor changed."""
         return Example(*mapped(tuple(self), change))
 
+    def on(self, device: torch.device) -> "Example":
+        """The example with every tensor on a device."""
+        if all([part.device == device for part in self.tensors.values()]):
+            return self
+        return self.mapped(lambda part: part.to(device))
+
     def filled(self, tensors: Iterable[Tensor]) -> "Example":
         """The example with other tensors, in the order of `tensors`."""
         given = iter(tensors)

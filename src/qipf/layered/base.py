@@ -177,20 +177,17 @@ class LayeredModel(CalibrationMixin):
         return logits, rows, None
 
     def _check_widths(self, logits: Tensor, rows: Rows) -> None:
-        for site, field in self.layer_fields().items():
-            width, classes = rows[site].shape[1], logits.shape[1]
-            if (width, classes) != (len(field.metric.mean), field.classes):
-                raise QIPFInputError(
-                    f"{site} gives {width} numbers and the network {classes} logits; its field was "
-                    f"fitted with {len(field.metric.mean)} and {field.classes}. Pass inputs of the "
-                    "same size as in fit, or fit again."
-                )
-        for site, width in self.lengths_.widths.items():
+        for site, width in self._scorer(logits.device).widths.items():
             if rows[site].shape[1] != width:
                 raise QIPFInputError(
                     f"{site} gives {rows[site].shape[1]} numbers; the model was fitted with "
                     f"{width}. Pass inputs of the same size as in fit, or fit again."
                 )
+        if self.fields_ and self.fields_[0].classes != logits.shape[1]:
+            raise QIPFInputError(
+                f"There are {logits.shape[1]} logits; the model was fitted with "
+                f"{self.fields_[0].classes}. Pass the same classes as in fit, or fit again."
+            )
 
     def _graph_metadata(self, rule: AcceptRule | None, max_centers: int | None) -> dict[str, Any]:
         """What an exported file says about the model; its limits, if there is a rule."""

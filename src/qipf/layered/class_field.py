@@ -246,7 +246,7 @@ class ClassField:
         return self._sums_of(scores.exp2_()), top
 
     @cached_property
-    def _starts(self) -> Tensor | None:  # (classes,) of the centres of each class, if these are sorted
+    def _starts(self) -> Tensor | None:  # (classes,) of each class, if centres are sorted by it
         if bool((self.labels[1:] < self.labels[:-1]).any()):
             return None
         counts = self.labels.long().bincount(minlength=self.classes)

@@ -86,19 +86,16 @@ class ErrorModel:
 
     def __call__(self, evidence: Evidence) -> Tensor:  # (n,)
         """The uncertainty of each prediction."""
-        near, far = self._shares(evidence)
-        return near * self.near(evidence.odds) + far * self.far(evidence.odds[:, :1])
+        near, far = self.near(evidence.odds), self.far(evidence.odds[:, :1])
+        return torch.lerp(near, far, torch.sigmoid(self.gate(evidence.unusual[:, :1])))
 
     def terms(self, evidence: Evidence) -> Tensor:  # (n, 3 + layers)
         """What the uncertainty is the sum of: constant, mixture, softmax and layers."""
-        near, far = (share[:, None] for share in self._shares(evidence))
+        gate = self.gate(evidence.unusual[:, :1])[:, None]
+        near, far = torch.sigmoid(-gate), torch.sigmoid(gate)
         terms = near * evidence.odds * self.near.slopes.to(evidence.odds)
         terms[:, :1] += far * evidence.odds[:, :1] * self.far.slopes.to(terms)
         return torch.cat([near * self.near.constant + far * self.far.constant, terms], 1)
-
-    def _shares(self, evidence: Evidence) -> tuple[Tensor, Tensor]:
-        gate = self.gate(evidence.unusual[:, :1])
-        return torch.sigmoid(-gate), torch.sigmoid(gate)
 
     def parameters(self) -> tuple[float, ...]:
         """Constants and slopes of gate, far and near."""
@@ -132,7 +129,9 @@ def combined(columns: Tensor, slopes: Tensor) -> Tensor:  # (n, k), (k, m) -> (n
 
 def energy(logits: Tensor) -> Tensor:  # (n, classes) -> (n, 1)
     """Minus the logarithm of the sum of the exponentials of the logits, in float64."""
-    return -torch.logsumexp(logits.double(), 1, keepdim=True)
+    logits = logits.double()
+    top = logits.amax(1, keepdim=True)
+    return -(top + (logits - top).exp().sum(1, keepdim=True).log())  # faster than logsumexp
 
 
 def fit_error_model(

@@ -46,7 +46,8 @@ def units_of(rows: Tensor) -> Units:  # (..., d)
 
 def lengths_of(rows: Tensor) -> Tensor:  # (..., d) -> (...,)
     """Lengths of rows, in float64, where squares stay in range."""
-    return torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    # not dim=-1: ONNX Runtime fails for no rows
+    return torch.linalg.vector_norm(rows, dim=rows.ndim - 1, dtype=torch.float64)
 
 
 def roots_of(lengths: Tensor) -> Tensor:

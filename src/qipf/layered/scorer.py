@@ -68,6 +68,9 @@ class Scorer:
             self.fields, self.lengths = self._stacked.fields, self._stacked.lengths
         self._made_of = (tuple(self.fields.values()), weights, error, self.lengths, novelty)
         self.sites = self.lengths.read_beside(self.fields)
+        #: Widths of the rows of each layer that is read.
+        self.widths = {site: field.metric.mean.shape[0] for site, field in self.fields.items()}
+        self.widths |= self.lengths.widths
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)
         self.device, self.replays, self.network_replays = device, Replays(), Replays()

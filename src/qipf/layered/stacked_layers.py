@@ -104,15 +104,17 @@ class StackedLayers:
     ) -> tuple[Tensor, Tensor]:  # (layers, n, classes), (layers, n)
         """Posteriors and log densities at whitened rows (n, d) of given lengths (n,)."""
         roots = roots_of(torch.stack([within[site] for site in self.fields]))
-        roots = roots.to(self._exponents)[..., None]
+        roots, count = roots.to(self._exponents)[..., None], roots.shape[1]
+        if count == 1:  # a product with one row reads the centres on one core, and takes longer
+            roots = roots.expand(-1, 2, -1)
         # to units times the exponent; divided twice, as in `qipf.layered.metric.units_of`
         divisors = zip(self.fields, roots, roots / self._exponents, strict=True)
         scaled = [(whitened[site] / root).div_(other) for site, root, other in divisors]
         found = [field.sums(part) for field, part in zip(self.fields.values(), scaled, strict=True)]
-        by_class = torch.stack([sums for sums, _ in found])  # (layers, classes, n)
+        by_class = torch.stack([sums for sums, _ in found])[..., :count]  # (layers, classes, n)
         total = by_class.sum(1, keepdim=True)
         densities = total[:, 0].log() - self._offsets
         for own, (_, top) in zip(densities, found, strict=True):
             if top is not None:
-                own += top / LOG2_E
+                own += top[:count] / LOG2_E
         return (by_class / total).clamp_(min=SMALLEST).double().transpose(1, 2), densities

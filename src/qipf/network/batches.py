@@ -93,6 +93,8 @@ def arguments(
     other argument, the dict is that argument. Labels in a mapping are left out.
     """
     alone = inputs[0] if len(inputs) == 1 and not options else None
+    if isinstance(alone, Tensor) and not alone.is_meta:
+        return Example((alone,), {})
     if isinstance(alone, Example):
         found = alone
     elif isinstance(alone, Mapping):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +93,10 @@ def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> It
             handle.remove()
 
 
+#: Networks with operations in place that overwrite what was read from a layer.
+_overwriting: WeakSet[nn.Module] = WeakSet()
+
+
 def run_once(
     net: nn.Module,
     run: Callable[[], Any],
@@ -102,22 +107,31 @@ def run_once(
 ) -> tuple[Tensor, Rows]:
     """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
 
-    `mask` (n, tokens) is 0 where a token is padding.
+    `mask` (n, tokens) is 0 where a token is padding. If the network overwrites what was read, it
+    runs again, and from then on rows are copied.
     """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
+    uncopied: list[tuple[Tensor, int]] = []  # rows in memory of the network, and their version
+    copies = torch.compiler.is_compiling() or net in _overwriting
 
     def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
         try:
             rows = pooling(layer, values[-1], mask)
-            # copied: an operation in place may overwrite what the layer reads or gives afterwards
             given = first_tensor(values[-1])
-            shared = not given.is_nested and _same_memory(rows, given)
-            found[site].append(rows.clone() if shared else rows)
         except NotRowsError as error:
             raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
+        if not given.is_nested and _same_memory(rows, given):
+            if copies or rows.is_inference():
+                rows = rows.clone()
+            else:
+                uncopied.append((rows, rows._version))
+        found[site].append(rows)
 
     with hooked(net, {site: partial(keep, site) for site in sites}):
         logits = logits_of(run())
+    if any([rows._version != version for rows, version in uncopied]):
+        _overwriting.add(net)
+        return run_once(net, run, sites, pooling, remedy, mask)
     for site, rows in found.items():
         if site.of_several_runs and rows and all(p.shape == rows[0].shape for p in rows):
             rows[:] = [pooled_runs(rows)]
@@ -153,7 +167,7 @@ def run_in_batches(
         bounds = [count * k // number for k in range(number + 1)]
     for start, stop in pairwise(bounds):
         part = example if len(bounds) == 2 else example.take(slice(start, stop))
-        part = part.mapped(lambda part: part.to(device))
+        part = part.on(device)
         run = partial(call, net, part, fitted)
         output, rows = run_once(net, run, sites, mask=attention_mask(part))
         parts.append((single_logits(output), rows))

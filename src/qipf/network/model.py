@@ -28,14 +28,13 @@ from qipf.export.program import (
 )
 from qipf.network.batches import READ_ONCE, arguments, batches, few_rows, refuse_labels
 from qipf.network.forward import (
+    Parts,
     device_of,
     evaluating,
     fingerprint,
-    modules_of,
-    tensors_of,
+    parts_of,
     unchanged,
     uncompiled,
-    versions,
 )
 from qipf.network.tasks import Task
 from qipf.validation.arrays import blank, refuse_missing
@@ -200,11 +199,11 @@ class NetworkModel(CalibrationMixin, ABC):
     def _arguments(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> Example:
         """The network's inputs on its device; raises if its weights have changed since `fit`."""
         self._require_fitted()
-        self._require_unchanged()
+        self._require_unchanged(parts_of(self.net))
         return self._placed(arguments(self.net, inputs, options))
 
-    def _require_unchanged(self) -> None:
-        now = versions(self.net)
+    def _require_unchanged(self, parts: Parts) -> None:
+        now = parts.versions
         if self.fitted_with is not None and now != self._versions:
             unchanged(self.net, self.fitted_with)
             self._versions = now
@@ -218,31 +217,32 @@ class NetworkModel(CalibrationMixin, ABC):
         after `make`.
         """
         self._require_fitted()
+        parts = parts_of(self.net)
         example = self._placed(arguments(self.net, inputs, options))
         if self.calibration_ is not None or self.rule_ is not None:
-            return make(self._found(example))
+            return make(self._found(example, parts))
         replayed = self._replayed(example)
         if replayed is not None:
             made = make(replayed)
             if _is_finite(replayed):
                 return made
-        self._require_unchanged()
-        return make(self._scored(example))
+        self._require_unchanged(parts)
+        return make(self._scored(example, parts))
 
-    def _found(self, example: Example) -> Scores:
+    def _found(self, example: Example, parts: Parts) -> Scores:
         """The scores by a CUDA graph where there is one and all numbers are finite, or without."""
         replayed = self._replayed(example)
         if replayed is not None and _is_finite(replayed):
             return replayed
-        self._require_unchanged()
-        return self._scored(example)
+        self._require_unchanged(parts)
+        return self._scored(example, parts)
 
     def _replayed(self, example: Example) -> Scores | None:
         """The scores by a CUDA graph of network and model; None where there is none."""
         return None
 
-    def _scored(self, example: Example) -> Scores:
-        with evaluating(self.net):
+    def _scored(self, example: Example, parts: Parts | None = None) -> Scores:
+        with evaluating(self.net, parts):
             return self._scores(example)
 
     def calibrate(self, loader: Iterable[Any], labels: None = None) -> "Self":
@@ -267,7 +267,7 @@ class NetworkModel(CalibrationMixin, ABC):
         seen = 0
         with torch.no_grad():
             for batch in batches(loader, self.net, purpose, "reading predictions"):
-                found = self._found(self._placed(batch.inputs))
+                found = self._found(self._placed(batch.inputs), parts_of(self.net))
                 refuse_missing(found.missing, f"the network's output for batch {batch.number}")
                 output, uncertainty = found.output, found.uncertainty
                 task = self._task_of(output)
@@ -368,17 +368,16 @@ class NetworkModel(CalibrationMixin, ABC):
 
     def _placed(self, example: Example) -> Example:
         """The example with all tensors on the network's device."""
-        device = device_of(self.net)
-        return example.mapped(lambda tensor: tensor.to(device))
+        return example.on(device_of(self.net))
 
     def _set_fitted(self, example: Example) -> None:
-        self.fitted_with, self._versions = fingerprint(self.net), versions(self.net)
+        self.fitted_with, self._versions = fingerprint(self.net), parts_of(self.net).versions
         self._example = few_rows(example)
 
     def _require_module(self) -> None:
         if not isinstance(self.net, nn.Module):
             raise QIPFInputError(f"net must be a torch.nn.Module, got {type(self.net).__name__}.")
-        if any(part.is_meta for part in tensors_of(modules_of(self.net).values())):
+        if any(part.is_meta for part in parts_of(self.net).tensors):
             raise QIPFInputError(
                 "net has weights without data, on the device meta. Load its weights first."
             )

@@ -64,20 +64,24 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
     tensor([[[[ 2.5000,  4.5000],
               [10.5000, 12.5000]]]])
     """
+    if torch.compiler.is_compiling():
+        return functional.adaptive_avg_pool2d(maps, grid)
     height, width = maps.shape[2:]
-    equal = not (height % grid or width % grid or torch.compiler.is_compiling())
+    equal = not (height % grid or width % grid)
+    small = not maps.is_cuda and maps.numel() <= SMALL_MAPS
     if equal and cell_kernel.usable(maps, grid):
         found = cell_kernel.cell_means(maps, grid)
         if found is not None:
             return found
+    if small:
+        return maps.mean((2, 3), True) if grid == 1 else functional.adaptive_avg_pool2d(maps, grid)
     dtype = torch.promote_types(maps.dtype, torch.float32)
     if grid > 1 and _as_product(maps, equal):
         bands = grid if equal else 1  # of whole rows of the map, with a row of cells each
         shares = _shares(height // bands, width, grid // bands, grid).to(dtype)
         places = maps.to(dtype).reshape(-1, shares.shape[1])
         return product(places, shares).view(*maps.shape[:2], grid, grid)
-    # compared last: in a graph the number of maps is not known
-    if grid == 1 or not equal or (not maps.is_cuda and maps.numel() <= SMALL_MAPS):
+    if grid == 1 or not equal:
         return functional.adaptive_avg_pool2d(maps, grid)
     # whole rows of the map are added up first, which is most of the work
     columns = maps.to(dtype).unflatten(2, (grid, -1)).sum(3)
@@ -85,8 +89,8 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
 
 
 def _as_product(maps: Tensor, equal: bool) -> bool:
-    """Whether a product with the shares of all places is faster than torch's pooling."""
-    if torch.compiler.is_compiling() or not _exact_products(maps) or maps.numel() <= SMALL_MAPS:
+    """Whether, for large maps, a product with the shares of all places is faster."""
+    if not _exact_products(maps):
         return False
     few = maps.shape[2] * maps.shape[3] <= FEW_PLACES
     return equal or (few and maps.dtype == torch.float32)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from qipf.network.forward import modules_of, tensors_of, versions_of
+from qipf.network.forward import parts_of
 
 #: What a module may hold beside its tensors and modules.
 CONSTANTS = (
@@ -61,8 +61,8 @@ def network_state(net: nn.Module) -> NetworkState | None:
     """
     if torch_module._has_any_global_hook() or torch.is_autocast_enabled("cuda"):
         return None
-    modules = modules_of(net).values()
-    weights = tensors_of(modules)
+    parts = parts_of(net)
+    modules = parts.modules.values()
     held: list[object] = [*modules]
     for module in modules:
         own = module.__dict__
@@ -72,7 +72,7 @@ def network_state(net: nn.Module) -> NetworkState | None:
     flags = torch.backends.cudnn
     settings = (flags.enabled, flags.benchmark, flags.deterministic)
     others = (tuple(map(id, held)), settings)
-    return NetworkState(versions_of(weights), others, tuple(held), tuple(weights))
+    return NetworkState(parts.versions, others, tuple(held), tuple(parts.tensors))
 
 
 def is_constant(net: nn.Module) -> bool:
@@ -88,7 +88,7 @@ def is_constant(net: nn.Module) -> bool:
     return all(
         tuple(islice(module.__dict__, len(FIRST))) == FIRST
         and all(name in OWN or _is_constant(value) for name, value in module.__dict__.items())
-        for module in modules_of(net).values()
+        for module in parts_of(net).modules.values()
     )
 
 
