@@ -1,5 +1,7 @@
 """Fields and lengths of several layers together, against float64 and against each alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -81,15 +83,15 @@ def test_values_are_those_of_each_layer(case, count):
     fields, lengths = case
     rows = rows_for(lengths, count)
     found = StackedLayers(fields, lengths)(rows)
-    assert found.posteriors.shape == (len(fields), count, CLASSES)
+    assert found.posterior.shape == (len(fields), count, CLASSES)
     for number, (site, field) in enumerate(fields.items()):
         posterior, log_density = in_double(field, rows[site])
-        torch.testing.assert_close(found.posteriors[number], posterior, rtol=0, atol=1e-5)
-        densities = found.densities[:, number].double()
+        torch.testing.assert_close(found.posterior[number], posterior, rtol=0, atol=1e-5)
+        densities = found.log_density[number].double()
         torch.testing.assert_close(densities, log_density, rtol=1e-5, atol=1e-4)
         alone = field(rows[site])
         torch.testing.assert_close(
-            found.posteriors[number].float(), alone.posterior, rtol=1e-3, atol=1e-6
+            found.posterior[number].float(), alone.posterior, rtol=1e-3, atol=1e-6
         )
     expected = lengths(numbers(count, CLASSES), rows)
     torch.testing.assert_close(found.lengths, expected, rtol=1e-5, atol=1e-5)
@@ -105,25 +107,31 @@ def test_kernels_are_computed_in_blocks(most, monkeypatch):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_extreme_and_missing_rows():
-    fields, lengths = make_layers(
-        make_field(30, 6, 5, 0.3), make_field(20, 3, 3, 0.2, gain_free=True)
-    )
+@pytest.mark.parametrize("value", [1e25, -1e25, torch.nan, torch.inf])
+def test_rows_whose_squares_are_not_finite_are_left_to_each_layer(value):
+    fields, lengths = CASES["gain-free, and without some classes"]
+    for site in fields:
+        rows = rows_for(lengths, 4)
+        rows[site][1, 2] = value
+        assert StackedLayers(fields, lengths)(rows) is None
+
+
+def test_zeros_the_mean_and_long_rows():
+    fields, lengths = CASES["gain-free, and without some classes"]
     first, second = fields
-    rows = {first: numbers(4, 6), second: numbers(4, 3)}
-    rows[first][0] *= 1e30
-    rows[second][1] = 0.0
-    rows[first][2] = torch.nan
-    rows[first][3] = fields[first].metric.mean
+    rows = {first: numbers(4, 5), second: numbers(4, 8)}
+    rows[first][0] = rows[second][0] = 0.0
+    rows[second][1] *= 1e15
+    rows[second][3] = fields[second].metric.mean
     found = StackedLayers(fields, lengths)(rows)
-    close = {"equal_nan": True, "rtol": 1e-4, "atol": 1e-5}
+    close = {"rtol": 1e-4, "atol": 1e-5}
     for number, (site, field) in enumerate(fields.items()):
-        usable = torch.tensor([True, True, True, site != first])  # at its mean a row is rounding
+        usable = torch.tensor([True, True, True, site == first])  # at its mean a row is rounding
         alone = field(rows[site][usable])
-        torch.testing.assert_close(
-            found.posteriors[number][usable].float(), alone.posterior, **close
-        )
-        torch.testing.assert_close(found.densities[usable, number], alone.log_density, **close)
+        posterior, log_density = found.posterior[number], found.log_density[number]
+        torch.testing.assert_close(posterior[usable].float(), alone.posterior, **close)
+        torch.testing.assert_close(log_density[usable], alone.log_density, **close)
+        assert bool(posterior.isfinite().all())
     torch.testing.assert_close(found.lengths, lengths(numbers(4, CLASSES), rows), **close)
 
 
@@ -147,6 +155,9 @@ def test_where_layers_are_evaluated_one_by_one(monkeypatch):
     assert StackedLayers.of(fields, lengths) is not None
     assert StackedLayers.of({}, lengths) is None
     assert StackedLayers.of(fields, RowLengths.of({}, (), {})) is None
+    for scale in (1e-20, 1e20):
+        unusual = replace(lengths, shortest=scale * lengths.shortest)
+        assert StackedLayers.of(fields, unusual) is None
     monkeypatch.setattr("qipf.layered.class_field.LARGEST_TABLE", 30 * CLASSES - 1)
     assert StackedLayers.of(fields, lengths) is None
     monkeypatch.undo()

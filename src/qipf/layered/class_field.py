@@ -39,7 +39,7 @@ DEEPEST = 100.0
 #: Fewest centres that a CPU evaluates in tiles: smaller fields fit in one block.
 FEWEST_TILED = 2**13
 
-#: Fewest rows whose kernels are added up class by class, and not multiplied with a table.
+#: Fewest rows whose kernels a CPU adds up class by class, instead of multiplying with a table.
 FEWEST_SUMMED = 8
 
 #: Largest table of centres times classes, 16 MB. Larger fields are evaluated in tiles everywhere.
@@ -257,7 +257,7 @@ class ClassField:
         return torch.arange(len(self.embeddings), device=self.embeddings.device)
 
     def _sums_of(self, kernel: Tensor) -> Tensor:  # (N, n) -> (classes, n)
-        if kernel.shape[1] < FEWEST_SUMMED or self._starts is None:
+        if kernel.is_cuda or kernel.shape[1] < FEWEST_SUMMED or self._starts is None:
             return product(self._members, kernel.T)
         return functional.embedding_bag(
             self._places, kernel, self._starts, mode="sum", per_sample_weights=self.counts

@@ -93,17 +93,18 @@ class Scorer:
         """Posteriors and log densities of the fields, and lengths of the rows."""
         fields = self.fields.values()
         with full_precision(logits.device):
-            if self._stacked is not None:
-                posteriors, densities, lengths = self._stacked(rows)
-                values = [FieldValues(*each) for each in zip(posteriors, densities.T, strict=True)]
+            found = None if self._stacked is None else self._stacked(rows)
+            if found is not None:
+                values = [FieldValues(*each) for each in zip(*found[:2], strict=True)]
+                densities, lengths = found.log_density.T, found.lengths
             else:
                 units = {site: f.metric.units(rows[site]) for site, f in self.fields.items()}
-                within = {site: own.lengths for site, own in units.items()}
-                lengths = self.lengths(logits, rows, within)
                 own = zip(fields, units.values(), strict=True)
                 values = [field.at_units(unit.vectors) for field, unit in own]
                 none = logits.new_zeros(len(logits), 0)
                 densities = torch.cat([none, *(each.log_density[:, None] for each in values)], 1)
+                within = {site: unit.lengths for site, unit in units.items()}
+                lengths = self.lengths(logits, rows, within)
             return FieldEvidence(posteriors_of(logits, fields, values), densities.double(), lengths)
 
     def __call__(self, logits: Tensor, rows: Rows) -> RowScores:  # (n, classes)

@@ -5,6 +5,7 @@ and projected to their principal subspace by one product, and what is small is c
 layers at once.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,16 +16,21 @@ from torch import Tensor
 from qipf.field.engines.online import LOG2_E
 from qipf.field.engines.products import product
 from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField
-from qipf.layered.metric import lengths_of, roots_of
 from qipf.layered.novelty import RowLengths
 from qipf.network.features import LayerSite, Rows
+
+#: Range of `RowLengths.shortest` in which squares of rows are far from the limits of float32.
+SHORTEST, LONGEST = 1e-12, 1e12
+
+#: Least length by which a row is divided.
+TINY = 1e-30
 
 
 class StackedValues(NamedTuple):
     """Values of the fields of all layers, and the lengths of the rows."""
 
-    posteriors: Tensor  # (layers, n, classes) in float64
-    densities: Tensor  # (n, layers) logarithms
+    posterior: Tensor  # (layers, n, classes) in float64
+    log_density: Tensor  # (layers, n)
     lengths: Tensor  # (n, lengths) logarithms
 
 
@@ -61,7 +67,7 @@ class StackedLayers:
         metrics = {site: self.fields[site].metric for site in lengths.metrics}
         self.lengths = replace(lengths, metrics=metrics, subspaces=tuple(subspaces))
         exponents = torch.tensor([field.exponent for field in fields.values()])
-        self._exponents = exponents.float()[:, None, None]
+        self._exponents = exponents.float()[:, None]
         offsets = [field.exponent / LOG2_E + field._log_count for field in fields.values()]
         self._offsets = torch.tensor(offsets).float()[:, None]
 
@@ -75,11 +81,12 @@ class StackedLayers:
             return None
         here = all(field.embeddings.device.type == "cpu" for field in own)
         small = all(len(f.embeddings) < FEWEST_TILED and f._few_classes for f in own)
-        return cls(fields, lengths) if here and small else None
+        usual = bool(((lengths.shortest > SHORTEST) & (lengths.shortest < LONGEST)).all())
+        return cls(fields, lengths) if here and small and usual else None
 
-    def __call__(self, rows: Rows) -> StackedValues:  # (n, D) of each layer
-        """Values of all layers at their rows."""
-        whitened, lengths, residuals = {}, [], []
+    def __call__(self, rows: Rows) -> StackedValues | None:  # (n, D) of each layer
+        """Values of all layers at their rows; None if squares of one are beyond float32."""
+        whitened, plain, residuals = {}, [], []
         parts = zip(self.lengths.sites, self.lengths.subspaces, self._joined, strict=True)
         for site, subspace, joined in parts:
             own = rows[site].float()
@@ -91,26 +98,25 @@ class StackedLayers:
             else:
                 both = product(offsets, joined.directions, joined.shift)
                 whitened[site], inside = both.split(joined.sizes, 1)
-            lengths.append(lengths_of(own))
-            residuals.append(subspace.residual(offsets, inside))
-        within = {site: lengths_of(part) for site, part in whitened.items()}
-        posteriors, densities = self._fields_at(whitened, within)
-        return StackedValues(
-            posteriors, densities.T, self.lengths.logarithms(lengths, within, residuals)
-        )
+            plain.append(_length(own))
+            residuals.append(_length(offsets - product(inside, subspace.directions)))
+        within = {site: _length(part) for site, part in whitened.items()}
+        every = [*plain, *(within[site] for site in self.lengths.metrics), *residuals]
+        lengths = (torch.stack(every, 1).double() + self.lengths.shortest).log()
+        if not math.isfinite(float(lengths.sum())):
+            return None
+        return StackedValues(*self._fields_at(whitened, within), lengths)
 
     def _fields_at(
         self, whitened: Rows, within: Rows
     ) -> tuple[Tensor, Tensor]:  # (layers, n, classes), (layers, n)
         """Posteriors and log densities at whitened rows (n, d) of given lengths (n,)."""
-        roots = roots_of(torch.stack([within[site] for site in self.fields]))
-        roots, count = roots.to(self._exponents)[..., None], roots.shape[1]
+        lengths = torch.stack([within[site] for site in self.fields])
+        factors, count = self._exponents / lengths.clamp(min=TINY), lengths.shape[1]
         if count == 1:  # a product with one row reads the centres on one core, and takes longer
-            roots = roots.expand(-1, 2, -1)
-        # to units times the exponent; divided twice, as in `qipf.layered.metric.units_of`
-        divisors = zip(self.fields, roots, roots / self._exponents, strict=True)
-        scaled = [(whitened[site] / root).div_(other) for site, root, other in divisors]
-        found = [field.sums(part) for field, part in zip(self.fields.values(), scaled, strict=True)]
+            factors = factors.expand(-1, 2)
+        pairs = zip(self.fields.items(), factors[..., None], strict=True)
+        found = [field.sums(whitened[site] * factor) for (site, field), factor in pairs]
         by_class = torch.stack([sums for sums, _ in found])[..., :count]  # (layers, classes, n)
         total = by_class.sum(1, keepdim=True)
         densities = total[:, 0].log() - self._offsets
@@ -118,3 +124,7 @@ class StackedLayers:
             if top is not None:
                 own += top[:count] / LOG2_E
         return (by_class / total).clamp_(min=SMALLEST).double().transpose(1, 2), densities
+
+
+def _length(rows: Tensor) -> Tensor:  # (n, d) -> (n,)
+    return torch.linalg.vector_norm(rows, dim=1)  # several times as fast as in float64
