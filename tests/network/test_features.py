@@ -287,6 +287,52 @@ def test_an_activation_in_place_does_not_reach_the_rows():
     assert (rows[LayerSite("0")] < 0).any()
 
 
+class Counted(nn.Module):
+    """Counts its passes."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers, self.passes = nn.Sequential(*layers), 0
+
+    def forward(self, x):
+        self.passes += 1
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_rows_are_copied_only_if_the_network_overwrites_them(within):
+    layers = [nn.Linear(4, 6), nn.ReLU(inplace=within), nn.Linear(6, 3)]
+    net, inputs, site = Counted(*layers), numbers(5, 4), LayerSite("layers.0")
+    for passes in (1 + within, 2 + within):  # the first pass is repeated
+        with torch.no_grad():
+            _, rows = run_in_batches(net, inputs, [site], copied=False)
+        assert net.passes == passes
+        torch.testing.assert_close(rows[site], layers[0](inputs))
+
+
+def test_rows_of_a_network_with_memory_of_its_own(monkeypatch):
+    class Reusing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last, self.memory = nn.Identity(), nn.Linear(4, 3), torch.zeros(2, 4)
+
+        def forward(self, x):
+            return self.last(self.first(self.memory.copy_(x)))
+
+    monkeypatch.setattr("qipf.network.features.BATCH", 2)
+    inputs, site = numbers(4, 4), LayerSite("first")
+    with torch.no_grad():
+        _, rows = run_in_batches(Reusing(), inputs, [site], copied=False)
+    torch.testing.assert_close(rows[site], inputs)
+
+
+def test_rows_in_inference_mode_are_copied():
+    net, inputs, site = nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True)), numbers(5, 4), "0"
+    with torch.inference_mode():
+        _, rows = run_in_batches(net, inputs, [LayerSite(site)], copied=False)
+        torch.testing.assert_close(rows[LayerSite(site)], net[0](inputs))
+
+
 class ScalesItsInput(nn.Module):
     """Normalises its input in place."""
 

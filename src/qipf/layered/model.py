@@ -291,7 +291,8 @@ class LayeredQIPF(LayeredModel, NetworkModel):
                 f"inputs must be tensors with one row per example, (n, ...), got {given}."
             )
         with torch.no_grad():
-            return run_in_batches(self.net, example, self._sites_read(), self._example)
+            sites = self._sites_read()
+            return run_in_batches(self.net, example, sites, self._example, copied=False)
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None

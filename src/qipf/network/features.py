@@ -104,15 +104,17 @@ def run_once(
     pooling: Pooling = grid_pooling,
     remedy: str = "Name other layers=[...].",
     mask: Tensor | None = None,
+    copied: bool = True,
 ) -> tuple[Tensor, Rows]:
     """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
 
-    `mask` (n, tokens) is 0 where a token is padding. If the network overwrites what was read, it
-    runs again, and from then on rows are copied.
+    `mask` (n, tokens) is 0 where a token is padding. Rows that are not `copied` may be memory of
+    the network, until its next pass. If the pass itself overwrites them it is repeated with copies,
+    as all later passes of that network are.
     """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
     uncopied: list[tuple[Tensor, int]] = []  # rows in memory of the network, and their version
-    copies = torch.compiler.is_compiling() or net in _overwriting
+    copied = copied or torch.compiler.is_compiling() or net in _overwriting
 
     def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
         try:
@@ -121,7 +123,7 @@ def run_once(
         except NotRowsError as error:
             raise QIPFInputError(f"{site} gives {error}. {remedy}") from error
         if not given.is_nested and _same_memory(rows, given):
-            if copies or rows.is_inference():
+            if copied or rows.is_inference():
                 rows = rows.clone()
             else:
                 uncopied.append((rows, rows._version))
@@ -131,7 +133,7 @@ def run_once(
         logits = logits_of(run())
     if any([rows._version != version for rows, version in uncopied]):
         _overwriting.add(net)
-        return run_once(net, run, sites, pooling, remedy, mask)
+        return run_once(net, run, sites, pooling, remedy, mask, copied=True)
     for site, rows in found.items():
         if site.of_several_runs and rows and all(p.shape == rows[0].shape for p in rows):
             rows[:] = [pooled_runs(rows)]
@@ -153,10 +155,11 @@ def run_in_batches(
     inputs: Tensor | Example,
     sites: Sequence[LayerSite],
     fitted: Example | None = None,
+    copied: bool = True,
 ) -> tuple[Tensor, Rows]:
     """Class logits, and the rows at the sites, on the network's device, in parts of the inputs.
 
-    `fitted` is what errors compare the inputs with.
+    `fitted` is what errors compare the inputs with; `copied` as in `run_once`.
     """
     example = inputs if isinstance(inputs, Example) else Example((inputs,), {})
     device, count, parts = device_of(net), example.rows, []
@@ -169,7 +172,8 @@ def run_in_batches(
         part = example if len(bounds) == 2 else example.take(slice(start, stop))
         part = part.on(device)
         run = partial(call, net, part, fitted)
-        output, rows = run_once(net, run, sites, mask=attention_mask(part))
+        copy = copied or len(bounds) > 2
+        output, rows = run_once(net, run, sites, mask=attention_mask(part), copied=copy)
         parts.append((single_logits(output), rows))
     if len(parts) == 1:
         return parts[0]

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -17,16 +18,24 @@ from qipf.errors import QIPFError, QIPFInputError, QIPFScoreWarning, warn
 from qipf.export.program import Example, reason
 
 
-class _Use(NamedTuple):
+@dataclass(eq=False)
+class _Use:
     """Use of modules by a thread, and their modes before."""
 
     thread: int
+    modules: Mapping[int, nn.Module]  # by identity
     modes: list[tuple[nn.Module, bool]]
 
+    def restore(self) -> None:
+        """Set the modes that the modules had."""
+        for module, training in self.modes:
+            if module.training != training:
+                module.training = training
 
-#: Modules in use, by their identity. Modes and hooks belong to a module, not to a call: one thread
-#: at a time runs it, be it alone or as a part of a larger network.
-_uses: dict[int, _Use] = {}
+
+#: Uses that go on, in their order. Modes and hooks belong to a module, not to a call: one thread at
+#: a time runs it, be it alone or as a part of a larger network.
+_uses: list[_Use] = []
 _released = threading.Condition()
 
 
@@ -92,25 +101,23 @@ def evaluating(net: nn.Module, parts: Parts | None = None) -> Iterator[None]:
     those of the network, where they are known.
     """
     modules, thread = (parts or parts_of(net)).modules, threading.get_ident()
+
+    def free() -> bool:
+        others = [use for use in _uses if use.thread != thread]
+        return all(modules.keys().isdisjoint(use.modules) for use in others)
+
     with _released:
-        _released.wait_for(
-            lambda: all(_uses[key].thread == thread for key in modules.keys() & _uses.keys())
-        )
-        taken = modules.keys() - _uses.keys()
-        use = _Use(thread, [(modules[key], modules[key].training) for key in taken])
-        _uses.update(dict.fromkeys(taken, use))
-    modes = [(module, module.training) for module in modules.values()]
-    if any([training for _, training in modes]):
+        _released.wait_for(free)
+        use = _Use(thread, modules, [(part, part.training) for part in modules.values()])
+        _uses.append(use)
+    if any([training for _, training in use.modes]):
         net.eval()
     try:
         yield
     finally:
-        for module, training in modes:
-            if module.training != training:
-                module.training = training
+        use.restore()
         with _released:
-            for key in taken:
-                del _uses[key]
+            _uses.remove(use)
             _released.notify_all()
 
 
@@ -118,11 +125,10 @@ def _release_after_fork() -> None:
     """In a forked process, end the uses of threads that exist only in its parent."""
     global _released
     _released = threading.Condition()
-    for key, use in list(_uses.items()):
-        if use.thread != threading.get_ident():
-            for module, training in use.modes:
-                module.training = training
-            del _uses[key]
+    ended = [use for use in _uses if use.thread != threading.get_ident()]
+    for use in reversed(ended):  # one thread may use modules several times
+        use.restore()
+        _uses.remove(use)
 
 
 if hasattr(os, "register_at_fork"):
@@ -304,9 +310,11 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
 
 def device_of(net: nn.Module) -> torch.device:
     """Device of the network; the CPU if it has no weights."""
-    for module in net.modules():
+    left = [net]
+    for module in left:
         for held in (module._parameters, module._buffers):
             for tensor in held.values():
                 if tensor is not None:
                     return tensor.device
+        left += [child for child in module._modules.values() if child is not None]
     return torch.device("cpu")

@@ -48,6 +48,22 @@ def test_rows_that_are_views(calls):
     assert len(calls) == 3
 
 
+def test_parts_of_a_matrix_are_copied(calls):
+    rows, others = numbers(30, 9), numbers(WIDE, 20, seed=1)
+    wanted = rows.double() @ others[:, 3:12].double().T
+    torch.testing.assert_close(product(rows, others[:, 3:12]).double(), wanted, rtol=0, atol=1e-4)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bias_is_added_to_each_row(calls, dtype):
+    rows, others = numbers(30, 9).to(dtype), numbers(WIDE, 9, seed=1).to(dtype)
+    bias = numbers(WIDE, seed=2).to(dtype)
+    found = product(rows, others, bias)
+    torch.testing.assert_close(found, rows @ others.T + bias, rtol=0, atol=1e-4)
+    assert len(calls) == (dtype == torch.float32)
+
+
 def test_nan_stays_in_its_row(calls):
     rows, others = numbers(3, 8), numbers(WIDE, 8, seed=1)
     rows[1, 2] = torch.nan
