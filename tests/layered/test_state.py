@@ -2,7 +2,6 @@
 
 import copy
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.io.container import decode, encode
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.mixture import log_odds_of_error
-from qipf.layered.novelty import NoveltyModel, PrincipalSubspace
+from qipf.layered.novelty import NoveltyModel
 from qipf.layered.state import SCORES
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated_layers, layered_data, layered_network
@@ -290,12 +289,6 @@ def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     (tmp_path / "bad").write_bytes(encode(header, {**arrays, **changed}))
     with pytest.raises(QIPFFileError, match="its arrays of lengths do not fit its layers"):
         qipf.load(tmp_path / "bad", model.net)
-    # a layer without a field shows its width when it is read
-    other = copy.copy(model)
-    subspaces = (PrincipalSubspace(*map(torch.from_numpy, wide)), *model.lengths_.subspaces[1:])
-    other.lengths_ = replace(model.lengths_, subspaces=subspaces)
-    with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Pass inputs"):
-        other(INPUTS)
 
 
 @pytest.mark.parametrize("name", SCORES)

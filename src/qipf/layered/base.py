@@ -11,16 +11,14 @@ from torch import Tensor
 from qipf.calibration.mixin import CalibrationMixin
 from qipf.calibration.rule import AcceptRule
 from qipf.errors import QIPFInputError, unknown_name
-from qipf.field.engines.base import full_precision
 from qipf.layered.class_field import ClassField
 from qipf.layered.distillation import distilled_size
 from qipf.layered.effort import EFFORTS
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.explanation import Explanation, explanations
-from qipf.layered.mixture import evidence_of
 from qipf.layered.mixture_fit import MOST_LAYERS
 from qipf.layered.novelty import NoveltyModel, RowLengths, named_terms
-from qipf.layered.scorer import RowScores, Scorer
+from qipf.layered.scorer import FieldEvidence, RowScores, Scorer
 from qipf.layered.state import LARGEST_SIZE, REDUCTIONS
 from qipf.network.features import LayerSite, Rows
 from qipf.validation.arrays import require_finite, usable_rows
@@ -144,17 +142,14 @@ class LayeredModel(CalibrationMixin):
         return found if missing is None else self._row_scores(logits, rows), missing
 
     def _explained(
-        self, logits: Tensor, rows: Rows, posteriors: Tensor, densities: Tensor, nearest: int
+        self, logits: Tensor, rows: Rows, found: FieldEvidence, nearest: int
     ) -> list[Explanation]:
         scorer, scores = self._scorer(logits.device), (self.error_model_, self.novelty_model_)
-        probabilities, evidence = evidence_of(logits, posteriors, densities, scorer.weights)
-        with full_precision(logits.device):
-            found = probabilities, evidence.beside(scorer.lengths(logits, rows))
         return explanations(
             logits,
             rows,
-            posteriors,
-            found,
+            found.posteriors,
+            scorer.evidence_of(logits, found),
             scorer.weights,
             scores,
             self.layer_fields(),

@@ -30,6 +30,7 @@ from qipf.layered.predictions import (
     checked_predictions,
     noisy_copies,
 )
+from qipf.layered.scorer import FieldEvidence
 from qipf.layered.state import copy_names, layered_state, restore_layers
 from qipf.layered.tuning import COPIED, FEWEST, Tuning
 from qipf.validation.arrays import as_given, blank, refuse_missing
@@ -242,12 +243,12 @@ class FeatureQIPF(LayeredModel):
     @on_snapshot
     def log_density(self, features: Features, logits: Any) -> Any:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
-        return self._result(lambda p: self._posteriors(p)[1], features, logits)
+        return self._result(lambda p: self._found(p).densities, features, logits)
 
     @on_snapshot
     def posteriors(self, features: Features, logits: Any) -> Any:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
-        return self._result(lambda p: self._posteriors(p)[0], features, logits)
+        return self._result(lambda p: self._found(p).posteriors, features, logits)
 
     @on_snapshot
     def explain(self, features: Features, logits: Any, nearest: int = 3) -> list[Explanation]:
@@ -255,8 +256,7 @@ class FeatureQIPF(LayeredModel):
         require_positive_integer(nearest, "nearest")
         given = self._checked(features, logits)
         refuse_missing(given.missing, "logits or features")
-        found = self._posteriors(given)
-        return self._explained(given.logits, given.rows, *found, int(nearest))
+        return self._explained(given.logits, given.rows, self._found(given), int(nearest))
 
     def calibrate(self, features: Features, logits: Any, labels: Any = None) -> "Self":
         """Keep the scores of held-out data, for p-values, accept rules and monitors.
@@ -290,8 +290,8 @@ class FeatureQIPF(LayeredModel):
         found = self._row_scores(given.logits, given.rows)
         return found.uncertainty, found.novelty
 
-    def _posteriors(self, given: Predictions) -> tuple[Tensor, Tensor]:
-        return self._scorer(given.logits.device).posteriors(given.logits, given.rows)[:2]
+    def _found(self, given: Predictions) -> FieldEvidence:
+        return self._scorer(given.logits.device).posteriors(given.logits, given.rows)
 
     def _checked(self, features: Features, logits: Any) -> Predictions:
         self._require_fitted()

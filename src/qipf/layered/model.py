@@ -19,7 +19,7 @@ from qipf.layered.explanation import Explanation
 from qipf.layered.fitting import fit_layers, fits_centers
 from qipf.layered.graph import LayersGraph
 from qipf.layered.holdout import PLACES, sample_examples
-from qipf.layered.scorer import RowScores
+from qipf.layered.scorer import FieldEvidence, RowScores
 from qipf.layered.state import checked_fingerprint, layered_state, restore_layers
 from qipf.layered.tuning import COPIED, tuning_sets
 from qipf.network.batches import batches, few_rows, refuse_labels
@@ -205,14 +205,14 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     @on_snapshot
     def log_density(self, *inputs: Any, **options: Any) -> Tensor:  # (n, layers)
         """Log density of each layer's whole field, log ρ ≤ 0; low for unusual inputs."""
-        _, _, _, densities, missing = self._evaluate(self._arguments(inputs, options))
-        return blank(densities, missing)
+        _, _, found, missing = self._evaluate(self._arguments(inputs, options))
+        return blank(found.densities, missing)
 
     @on_snapshot
     def posteriors(self, *inputs: Any, **options: Any) -> Tensor:  # (n, 1 + layers, classes)
         """Class probabilities of the softmax, first, and of every layer."""
-        _, _, posteriors, _, missing = self._evaluate(self._arguments(inputs, options))
-        return blank(posteriors, missing)
+        _, _, found, missing = self._evaluate(self._arguments(inputs, options))
+        return blank(found.posteriors, missing)
 
     @on_snapshot
     def explain(self, inputs: Any, nearest: int = 3) -> list[Explanation]:
@@ -224,10 +224,9 @@ class LayeredQIPF(LayeredModel, NetworkModel):
         largest share, by their positions in the loader.
         """
         require_positive_integer(nearest, "nearest")
-        found = self._evaluate(self._arguments((inputs,), {}))
-        logits, rows, posteriors, densities, missing = found
+        logits, rows, found, missing = self._evaluate(self._arguments((inputs,), {}))
         refuse_missing(missing, "The network's output for these inputs")
-        return self._explained(logits, rows, posteriors, densities, int(nearest))
+        return self._explained(logits, rows, found, int(nearest))
 
     def _scores(self, example: Example) -> Scores:
         output, rows = self._read(example)
@@ -275,12 +274,12 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     def _task_of(self, output: Tensor) -> Task:
         return Task("multiclass")
 
-    def _evaluate(self, example: Example) -> tuple[Tensor, Rows, Tensor, Tensor, Tensor | None]:
-        """Logits, rows of the layers, posteriors, log densities, and what has none."""
+    def _evaluate(self, example: Example) -> tuple[Tensor, Rows, FieldEvidence, Tensor | None]:
+        """Logits, rows of the layers, what the fields give, and which inputs have nothing."""
         with evaluating(self.net):
             output, rows = self._read(example)
-        logits, rows, missing = self._usable(output, rows, "network's output")
-        return logits, rows, *self._scorer(logits.device).posteriors(logits, rows)[:2], missing
+            logits, rows, missing = self._usable(output, rows, "network's output")
+            return logits, rows, self._scorer(logits.device).posteriors(logits, rows), missing
 
     def _read(self, example: Example) -> tuple[Tensor, Rows]:
         """Logits and rows of the layers of the network, which is in evaluation mode."""

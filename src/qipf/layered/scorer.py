@@ -136,10 +136,13 @@ class Scorer:
 
     def evidence(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Evidence]:
         """The mixture's probabilities (n, classes), and what both scores are computed from."""
-        with full_precision(logits.device):
-            posteriors, densities, lengths = self.posteriors(logits, rows)
-            probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
-            return probabilities, evidence.beside(lengths)
+        return self.evidence_of(logits, self.posteriors(logits, rows))
+
+    def evidence_of(self, logits: Tensor, found: FieldEvidence) -> tuple[Tensor, Evidence]:
+        """As `evidence`, from what `posteriors` returns."""
+        posteriors, densities, lengths = found
+        probabilities, evidence = evidence_of(logits, posteriors, densities, self.weights)
+        return probabilities, evidence.beside(lengths)
 
     def _scores(self, logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         probabilities, evidence = self.evidence(logits, rows)

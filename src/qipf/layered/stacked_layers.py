@@ -16,7 +16,8 @@ from torch import Tensor
 from qipf.field.engines.online import LOG2_E
 from qipf.field.engines.products import product
 from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField
-from qipf.layered.novelty import RowLengths
+from qipf.layered.metric import Metric
+from qipf.layered.novelty import PrincipalSubspace, RowLengths
 from qipf.network.features import LayerSite, Rows
 
 #: Range of `RowLengths.shortest` in which squares of rows are far from the limits of float32.
@@ -35,11 +36,46 @@ class StackedValues(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """Directions of the metric and of the principal subspace of a layer, side by side."""
+    """Directions of the metric and of the principal subspace of a layer, side by side.
+
+    One product gives offsets x - s from the subspace's mean in both: with the directions A of the
+    metric and its mean m, :math:`(x - s) A + (s - m) A` and :math:`(x - s) P`. With a gain-free
+    metric rows are divided by their length in between: :math:`x A` and :math:`x P - s P`, and then
+    :math:`x A / |x| - m A`.
+    """
 
     directions: Tensor  # (d + r, D)
-    shift: Tensor  # (d + r,) added to products with offsets from the subspace's mean
+    shift: Tensor  # (d + r,)
     sizes: list[int]  # d, r
+    mean: Tensor | None  # (d,) m A, if rows are divided by their length
+
+    @classmethod
+    def of(cls, metric: Metric, subspace: PrincipalSubspace) -> "_Joined":
+        """From both, in float64."""
+        own, inside = metric.directions.double(), subspace.directions.double()
+        mean, center, sizes = metric.mean.double(), subspace.mean.double(), [own.shape[1]]
+        sizes.append(inside.shape[1])
+        if metric.gain_free:
+            shift = torch.cat([own.new_zeros(sizes[0]), -center @ inside])
+        else:
+            shift = torch.cat([(center - mean) @ own, own.new_zeros(sizes[1])])
+        both = torch.cat([metric.directions.T, subspace.directions.T])
+        return cls(both, shift.float(), sizes, (mean @ own).float() if metric.gain_free else None)
+
+    def __call__(
+        self,
+        rows: Tensor,  # (n, D)
+        offsets: Tensor,  # (n, D)
+        lengths: Tensor,  # (n,)
+    ) -> tuple[Tensor, Tensor]:  # (n, d), (n, r)
+        """Whitened rows, and what is inside the subspace."""
+        free = self.mean is not None
+        own, inside = product(rows if free else offsets, self.directions, self.shift).split(
+            self.sizes, 1
+        )
+        if self.mean is not None:
+            own = (own / lengths.clamp(min=TINY)[:, None]).sub_(self.mean)
+        return own, inside
 
 
 class StackedLayers:
@@ -53,15 +89,11 @@ class StackedLayers:
         self.fields, subspaces = dict(fields), list(lengths.subspaces)
         self._joined: list[_Joined | None] = [None] * len(subspaces)
         for number, (site, subspace) in enumerate(zip(lengths.sites, subspaces, strict=True)):
-            if site not in fields or fields[site].metric.gain_free:
+            if site not in fields:
                 continue
             metric = fields[site].metric
-            shift = (subspace.mean.double() - metric.mean.double()) @ metric.directions.double()
-            both = torch.cat([metric.directions.T, subspace.directions.T])
-            sizes = [len(shift), len(both) - len(shift)]
-            own, inside = (part.T for part in both.split(sizes))
-            shift = torch.cat([shift.float(), shift.new_zeros(sizes[1]).float()])
-            self._joined[number] = _Joined(both, shift, sizes)
+            joined = self._joined[number] = _Joined.of(metric, subspace)
+            own, inside = (part.T for part in joined.directions.split(joined.sizes))
             self.fields[site] = fields[site].changed(metric=replace(metric, directions=own))
             subspaces[number] = subspace._replace(directions=inside)
         metrics = {site: self.fields[site].metric for site in lengths.metrics}
@@ -90,15 +122,12 @@ class StackedLayers:
         parts = zip(self.lengths.sites, self.lengths.subspaces, self._joined, strict=True)
         for site, subspace, joined in parts:
             own = rows[site].float()
-            offsets = own - subspace.mean
+            offsets, length = own - subspace.mean, _length(own)
             if joined is None:
                 inside = product(offsets, subspace.directions.T)
-                if site in self.fields:
-                    whitened[site] = self.fields[site].metric.whitened(own)
             else:
-                both = product(offsets, joined.directions, joined.shift)
-                whitened[site], inside = both.split(joined.sizes, 1)
-            plain.append(_length(own))
+                whitened[site], inside = joined(own, offsets, length)
+            plain.append(length)
             residuals.append(_length(offsets - product(inside, subspace.directions)))
         within = {site: _length(part) for site, part in whitened.items()}
         every = [*plain, *(within[site] for site in self.lengths.metrics), *residuals]
