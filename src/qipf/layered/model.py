@@ -350,4 +350,5 @@ class LayeredQIPF(LayeredModel, NetworkModel):
 
 def _on_gpu(example: Example) -> bool:
     """Whether it has only tensors, all on a GPU."""
-    return all(isinstance(part, Tensor) and part.is_cuda for part in example.values.values())
+    tensors = example.tensors
+    return all([part.is_cuda for part in tensors.values()]) and len(tensors) == len(example.values)

@@ -75,8 +75,9 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
             return found
     if small:
         return maps.mean((2, 3), True) if grid == 1 else functional.adaptive_avg_pool2d(maps, grid)
-    dtype = torch.promote_types(maps.dtype, torch.float32)
-    if grid > 1 and _as_product(maps, equal):
+    dtype = torch.float64 if maps.dtype == torch.float64 else torch.float32
+    few = height * width <= FEW_PLACES and maps.dtype == torch.float32
+    if grid > 1 and (equal or few) and _exact_products(maps):
         bands = grid if equal else 1  # of whole rows of the map, with a row of cells each
         shares = _shares(height // bands, width, grid // bands, grid).to(dtype)
         places = maps.to(dtype).reshape(-1, shares.shape[1])
@@ -86,14 +87,6 @@ def cell_means(maps: Tensor, grid: int) -> Tensor:  # (n, C, H, W) -> (n, C, gri
     # whole rows of the map are added up first, which is most of the work
     columns = maps.to(dtype).unflatten(2, (grid, -1)).sum(3)
     return columns.unflatten(3, (grid, width // grid)).mean(-1) / (height // grid)
-
-
-def _as_product(maps: Tensor, equal: bool) -> bool:
-    """Whether, for large maps, a product with the shares of all places is faster."""
-    if not _exact_products(maps):
-        return False
-    few = maps.shape[2] * maps.shape[3] <= FEW_PLACES
-    return equal or (few and maps.dtype == torch.float32)
 
 
 def _exact_products(values: Tensor) -> bool:
