@@ -33,7 +33,7 @@ MOST_LAYERS = 8
 #: Most inputs that pass through the network at once; and on a CPU, where the parts are of equal
 #: length, about how many numbers a part has, and how many inputs at least. The activations of more
 #: do not fit in memory that is reused: a small convolutional network took twice the time.
-BATCH, NUMBERS, FEWEST = 1000, 2**17, 16
+BATCH, NUMBERS, FEWEST = 1000, 3 * 2**16, 16
 
 
 class LayerSite(NamedTuple):
