@@ -45,6 +45,7 @@ def unfitted(
     random = torch.Generator().manual_seed(0)
     classes = (torch.arange(centers) * 10 // centers).to(net.device)  # sorted, as in a fitted field
     for site in sites:
+        # gain-free, as most fitted metrics are, which takes longer
         metric = Scatter(rows[site], labels, gain_free=True).metric(0.3, model.max_dimension)
         units = unit_length(torch.randn(centers, metric.directions.shape[1], generator=random))
         counts = 0.5 + torch.rand(centers, generator=random)

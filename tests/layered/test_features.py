@@ -233,7 +233,7 @@ def test_scoring_rejects_other_widths_and_missing_layers(model):
         model.uncertainty({name: v for name, v in features.items() if name != used}, logits)
     with pytest.raises(QIPFInputError, match="the model was fitted with"):
         model.uncertainty({name: v[:, :2] for name, v in features.items()}, logits)
-    with pytest.raises(QIPFInputError, match="the model was fitted with"):
+    with pytest.raises(QIPFInputError, match="There are 3 logits; the model was fitted with 4"):
         model.uncertainty(features, logits[:, :3])
     with pytest.raises(QIPFInputError, match="pass at least one"):
         model.calibrate({name: v[:0] for name, v in features.items()}, logits[:0])

@@ -7,7 +7,7 @@ import torch
 
 from qipf.layered import stacked_layers as subject
 from qipf.layered.class_field import FEWEST_SUMMED, ClassField
-from qipf.layered.metric import Metric
+from qipf.layered.metric import Metric, Scatter
 from qipf.layered.novelty import RowLengths
 from qipf.layered.stacked_layers import StackedLayers
 from qipf.network.features import LayerSite
@@ -162,3 +162,36 @@ def test_where_layers_are_evaluated_one_by_one(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(subject, "FEWEST_TILED", 30)
     assert StackedLayers.of(fields, lengths) is None
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-3])
+@pytest.mark.parametrize("gain_free", [False, True])
+def test_rows_that_vary_little_are_as_exact_as_alone(gain_free, spread):
+    rows = numbers(1, 12, seed=1) + spread * numbers(300, 12, seed=2)
+    metric = Scatter(rows, torch.arange(300) % CLASSES, gain_free).metric(0.1, 8)
+    labels, places = (torch.arange(60) % CLASSES).sort().values, torch.arange(60)
+    field = ClassField(metric, metric(rows[:60]), labels, CLASSES, 0.3, places)
+    site = LayerSite("field")
+    lengths = RowLengths.of({site: rows}, (site,), {site: metric})
+    few = rows[100:140]
+    found, alone = StackedLayers({site: field}, lengths)({site: few}), field(few)
+    exact = in_double(field, few)[1]
+    error, expected = (
+        (part.double() - exact).abs().max() for part in (found.log_density[0], alone.log_density)
+    )
+    assert error < max(3 * expected, 2e-5)
+    torch.testing.assert_close(
+        found.lengths, lengths(numbers(40, 4), {site: few}), rtol=0, atol=1e-4
+    )
+
+
+def test_the_default_device_does_not_matter():
+    fields, lengths = CASES["of one size"]
+    rows = rows_for(lengths, 5)
+    expected = StackedLayers(fields, lengths)(rows)
+    torch.set_default_device("meta")
+    try:
+        found = StackedLayers(fields, lengths)(rows)
+    finally:
+        torch.set_default_device(None)
+    torch.testing.assert_close(found.posterior, expected.posterior)

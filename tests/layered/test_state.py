@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from qipf import LayeredQIPF, QIPFFileError, QIPFInputError, QIPFWarning
 from qipf.io.container import decode, encode
 from qipf.layered.error_model import ErrorModel
 from qipf.layered.mixture import log_odds_of_error
-from qipf.layered.novelty import NoveltyModel
+from qipf.layered.novelty import NoveltyModel, PrincipalSubspace
 from qipf.layered.state import SCORES
+from qipf.network.features import LayerSite
 from tests.storage.forged_files import Forge, changed, saved
 from tests.stored.write_files import calibrated_layers, layered_data, layered_network
 
@@ -289,6 +291,20 @@ def test_lengths_of_rows_of_another_width_are_refused(tmp_path, model, valid):
     (tmp_path / "bad").write_bytes(encode(header, {**arrays, **changed}))
     with pytest.raises(QIPFFileError, match="its arrays of lengths do not fit its layers"):
         qipf.load(tmp_path / "bad", model.net)
+
+
+def test_a_layer_without_a_field_shows_its_width_when_it_is_read(model):
+    other, lengths = copy.copy(model), model.lengths_
+    more = PrincipalSubspace(torch.ones(9), torch.zeros(9, 2))
+    plain, others = lengths.shortest[:1], lengths.shortest
+    other.lengths_ = replace(
+        lengths,
+        sites=(*lengths.sites, LayerSite("0")),
+        subspaces=(*lengths.subspaces, more),
+        shortest=torch.cat([plain, others, plain]),
+    )
+    with pytest.raises(QIPFInputError, match=r"the model was fitted with 9\. Pass inputs"):
+        other(INPUTS)
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -287,27 +287,49 @@ def test_an_activation_in_place_does_not_reach_the_rows():
     assert (rows[LayerSite("0")] < 0).any()
 
 
-class Counted(nn.Module):
-    """Counts its passes."""
+class Overwrites(nn.Module):
+    """Changes what its first layer gives, in the passes from a given one on."""
 
-    def __init__(self, *layers):
+    def __init__(self, change, start=1):
         super().__init__()
-        self.layers, self.passes = nn.Sequential(*layers), 0
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.change, self.start, self.passes = change, start, 0
 
     def forward(self, x):
         self.passes += 1
-        return self.layers(x)
+        hidden = self.first(x)
+        if self.passes >= self.start:
+            self.change(hidden)
+        return self.last(hidden)
 
 
-@pytest.mark.parametrize("within", [False, True])
-def test_rows_are_copied_only_if_the_network_overwrites_them(within):
-    layers = [nn.Linear(4, 6), nn.ReLU(inplace=within), nn.Linear(6, 3)]
-    net, inputs, site = Counted(*layers), numbers(5, 4), LayerSite("layers.0")
-    for passes in (1 + within, 2 + within):  # the first pass is repeated
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x,
+        lambda x: x.relu_(),
+        lambda x: x.data.relu_(),  # which its version does not show
+        lambda x: x.numpy().fill(1.0),
+    ],
+    ids=["none", "relu", "data", "numpy"],
+)
+def test_rows_are_those_before_a_network_overwrites_them(change):
+    net, inputs, site = Overwrites(change), numbers(5, 4), LayerSite("first")
+    for passes in (1, 2, 3):
         with torch.no_grad():
             _, rows = run_in_batches(net, inputs, [site], copied=False)
+            torch.testing.assert_close(rows[site], net.first(inputs))
         assert net.passes == passes
-        torch.testing.assert_close(rows[site], layers[0](inputs))
+
+
+def test_a_pass_that_overwrites_rows_unlike_the_first_is_repeated():
+    net = Overwrites(lambda x: x.relu_(), start=3)
+    inputs, site = numbers(5, 4), LayerSite("first")
+    for passes in (1, 2, 4, 5):
+        with torch.no_grad():
+            _, rows = run_in_batches(net, inputs, [site], copied=False)
+            torch.testing.assert_close(rows[site], net.first(inputs))
+        assert net.passes == passes
 
 
 def test_rows_of_a_network_with_memory_of_its_own(monkeypatch):

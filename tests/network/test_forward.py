@@ -12,8 +12,9 @@ from torch import nn
 import qipf
 from qipf.errors import QIPFInputError, QIPFScoreWarning
 from qipf.export.program import Example
+from qipf.network import forward
 from qipf.network.features import LayerSite, chosen_sites, run_in_batches
-from qipf.network.forward import evaluating, named_layer, parts_of, warn_if_random
+from qipf.network.forward import device_of, evaluating, named_layer, parts_of, warn_if_random
 from tests.forks import in_child
 
 
@@ -193,3 +194,24 @@ def test_rounding_is_not_random():
         warn_if_random(half, half - 0.3)
     warn_if_random(logits[:0], logits[:0])
     warn_if_random(torch.full((2, 2), torch.nan), logits)
+
+
+def test_the_device_is_that_of_the_first_weight_and_then_of_a_buffer():
+    net = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2, device="meta"))
+    net.register_buffer("scale", torch.ones(1, device="meta"))
+    assert device_of(net) == torch.device("cpu")
+    buffers = nn.Module()
+    buffers.register_buffer("scale", torch.ones(1, device="meta"))
+    assert device_of(buffers) == torch.device("meta")
+    assert device_of(nn.ReLU()) == torch.device("cpu")
+
+
+def test_uses_end_if_a_network_cannot_be_set_to_evaluation_mode():
+    class Stubborn(nn.Linear):
+        def train(self, mode=True):
+            raise RuntimeError("no")
+
+    net = Stubborn(2, 2)
+    with pytest.raises(RuntimeError, match="no"), evaluating(net):
+        pass
+    assert forward._uses == []

@@ -113,7 +113,10 @@ class LayeredModel(CalibrationMixin):
         return None if self._distillation_seed() is None else MOST_LAYERS
 
     def _scorer(self, device: torch.device) -> Scorer:
-        """What scores on this device; prepared once."""
+        """What scores on this device; prepared once.
+
+        Fields and lengths become those that it holds, on the device; on a CPU they share memory.
+        """
         scores = (self.error_model_, self.lengths_, self.novelty_model_)
         parts = (self.fields_, self.weights_, *scores)
         scorer: Scorer | None = self.__dict__.get("_prepared")

@@ -7,7 +7,8 @@ with the counts :math:`m_i` of the centres and their sum :math:`M`.
 On the unit sphere :math:`\|u-u_i\|^2 = 2 - 2\,u\cdot u_i`, so the posterior q is attention whose
 values are the centres' classes. Unlike the moments of `qipf.field.engines` these are sums by class,
 for several bandwidths from one matrix product. A large field is evaluated in tiles of centres
-(`qipf.layered.class_sums`), a small one with a table of its centres and their classes.
+(`qipf.layered.class_sums`), a small one at once: with a table of its centres and their classes, or,
+for several rows on a CPU, by adding up the kernels of each class.
 """
 
 import copy
@@ -229,8 +230,8 @@ class ClassField:
     def sums(self, scaled: Tensor) -> tuple[Tensor, Tensor | None]:  # (n, d) -> (classes, n), (n,)
         """Kernels summed by class, in blocks, at units times the `exponent`.
 
-        They are relative to the nearest centre's kernel, whose binary logarithm over that of an
-        orthogonal centre is the second result, or to the latter where that is None.
+        Kernels are divided by that of an orthogonal centre, and then by two to the power of the
+        second result, unless it is None.
         """
         parts = [self._block(part) for part in scaled.split(self._rows_at_once(scaled))]
         if len(parts) == 1:
@@ -257,7 +258,7 @@ class ClassField:
         return torch.arange(len(self.embeddings), device=self.embeddings.device)
 
     def _sums_of(self, kernel: Tensor) -> Tensor:  # (N, n) -> (classes, n)
-        if kernel.is_cuda or kernel.shape[1] < FEWEST_SUMMED or self._starts is None:
+        if kernel.device.type != "cpu" or kernel.shape[1] < FEWEST_SUMMED or self._starts is None:
             return product(self._members, kernel.T)
         return functional.embedding_bag(
             self._places, kernel, self._starts, mode="sum", per_sample_weights=self.counts

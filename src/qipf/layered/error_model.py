@@ -121,7 +121,7 @@ class ErrorModel:
 
 
 def combined(columns: Tensor, slopes: Tensor) -> Tensor:  # (n, k), (k, m) -> (n, m)
-    """The product of both; in a graph without one, which ONNX Runtime has not for no rows."""
+    """The product of both; in a graph a sum, since ONNX Runtime fails for products of no rows."""
     if torch.compiler.is_compiling():
         return (columns[:, :, None] * slopes).sum(1)
     return columns @ slopes

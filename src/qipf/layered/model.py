@@ -277,12 +277,15 @@ class LayeredQIPF(LayeredModel, NetworkModel):
     def _evaluate(self, example: Example) -> tuple[Tensor, Rows, FieldEvidence, Tensor | None]:
         """Logits, rows of the layers, what the fields give, and which inputs have nothing."""
         with evaluating(self.net):
-            output, rows = self._read(example)
+            output, rows = self._read(example, copied=True)
             logits, rows, missing = self._usable(output, rows, "network's output")
             return logits, rows, self._scorer(logits.device).posteriors(logits, rows), missing
 
-    def _read(self, example: Example) -> tuple[Tensor, Rows]:
-        """Logits and rows of the layers of the network, which is in evaluation mode."""
+    def _read(self, example: Example, copied: bool = False) -> tuple[Tensor, Rows]:
+        """Logits and rows of the layers of the network, which is in evaluation mode.
+
+        Rows that are not copied are used before the network may run again.
+        """
         first = next(iter(example.tensors.values()), None)
         if first is None or first.ndim < 2:
             given = example.kinds if first is None else f"shape {tuple(first.shape)}"
@@ -291,7 +294,7 @@ class LayeredQIPF(LayeredModel, NetworkModel):
             )
         with torch.no_grad():
             sites = self._sites_read()
-            return run_in_batches(self.net, example, sites, self._example, copied=False)
+            return run_in_batches(self.net, example, sites, self._example, copied)
 
     def _graph(
         self, example: Example, rule: AcceptRule | None, max_centers: int | None

@@ -70,7 +70,7 @@ class Scorer:
         self.sites = self.lengths.read_beside(self.fields)
         #: Widths of the rows of each layer that is read.
         self.widths = {site: field.metric.mean.shape[0] for site, field in self.fields.items()}
-        self.widths |= self.lengths.widths
+        self.widths |= self.lengths.widths  # of layers without a field too
         self.weights = weights.double().to(device)
         self.error, self.novelty = error.to(device), novelty.to(device)
         self.device, self.replays, self.network_replays = device, Replays(), Replays()

@@ -17,14 +17,18 @@ from qipf.field.engines.online import LOG2_E
 from qipf.field.engines.products import product
 from qipf.layered.class_field import FEWEST_TILED, SMALLEST, ClassField
 from qipf.layered.metric import Metric
-from qipf.layered.novelty import PrincipalSubspace, RowLengths
+from qipf.layered.novelty import SHORTEST, PrincipalSubspace, RowLengths
 from qipf.network.features import LayerSite, Rows
 
 #: Range of `RowLengths.shortest` in which squares of rows are far from the limits of float32.
-SHORTEST, LONGEST = 1e-12, 1e12
+USUAL = 1e-12, 1e12
 
-#: Least length by which a row is divided.
-TINY = 1e-30
+#: Least length by which a row is divided; squares of shorter ones are beyond float32.
+LEAST = 1e-18
+
+#: Most times that the mean of rows of length one may be as long as their whitened rows. Of more,
+#: products lose digits that are kept if the mean is subtracted first.
+MOST_MEAN = 10.0
 
 
 class StackedValues(NamedTuple):
@@ -36,12 +40,11 @@ class StackedValues(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """Directions of the metric and of the principal subspace of a layer, side by side.
+    """Directions A of a layer's metric and P of its principal subspace, side by side.
 
-    One product gives offsets x - s from the subspace's mean in both: with the directions A of the
-    metric and its mean m, :math:`(x - s) A + (s - m) A` and :math:`(x - s) P`. With a gain-free
-    metric rows are divided by their length in between: :math:`x A` and :math:`x P - s P`, and then
-    :math:`x A / |x| - m A`.
+    With the means m and s of both, one product with rows x gives :math:`(x - s) A + (s - m) A` and
+    :math:`(x - s) P`. A gain-free metric divides rows by their length first. There it gives
+    :math:`x A` and :math:`x P - s P`, and the whitened rows are :math:`x A / |x| - m A`.
     """
 
     directions: Tensor  # (d + r, D)
@@ -74,7 +77,7 @@ class _Joined(NamedTuple):
             self.sizes, 1
         )
         if self.mean is not None:
-            own = (own / lengths.clamp(min=TINY)[:, None]).sub_(self.mean)
+            own = (own / lengths.clamp(min=LEAST)[:, None]).sub_(self.mean)
         return own, inside
 
 
@@ -88,20 +91,26 @@ class StackedLayers:
     def __init__(self, fields: Mapping[LayerSite, ClassField], lengths: RowLengths) -> None:
         self.fields, subspaces = dict(fields), list(lengths.subspaces)
         self._joined: list[_Joined | None] = [None] * len(subspaces)
+        # lengths of whitened rows, of which `SHORTEST` is a share
+        whitened = lengths.shortest[len(subspaces) :][: len(lengths.metrics)] / SHORTEST
+        typical = dict(zip(lengths.metrics, whitened.tolist(), strict=True))
         for number, (site, subspace) in enumerate(zip(lengths.sites, subspaces, strict=True)):
             if site not in fields:
                 continue
             metric = fields[site].metric
-            joined = self._joined[number] = _Joined.of(metric, subspace)
+            joined = _Joined.of(metric, subspace)
+            if joined.mean is not None and joined.mean.norm() > MOST_MEAN * typical[site]:
+                continue
+            self._joined[number] = joined
             own, inside = (part.T for part in joined.directions.split(joined.sizes))
             self.fields[site] = fields[site].changed(metric=replace(metric, directions=own))
             subspaces[number] = subspace._replace(directions=inside)
         metrics = {site: self.fields[site].metric for site in lengths.metrics}
         self.lengths = replace(lengths, metrics=metrics, subspaces=tuple(subspaces))
-        exponents = torch.tensor([field.exponent for field in fields.values()])
+        exponents = torch.tensor([field.exponent for field in fields.values()], device="cpu")
         self._exponents = exponents.float()[:, None]
         offsets = [field.exponent / LOG2_E + field._log_count for field in fields.values()]
-        self._offsets = torch.tensor(offsets).float()[:, None]
+        self._offsets = torch.tensor(offsets, device="cpu").float()[:, None]
 
     @classmethod
     def of(
@@ -113,7 +122,8 @@ class StackedLayers:
             return None
         here = all(field.embeddings.device.type == "cpu" for field in own)
         small = all(len(f.embeddings) < FEWEST_TILED and f._few_classes for f in own)
-        usual = bool(((lengths.shortest > SHORTEST) & (lengths.shortest < LONGEST)).all())
+        least, most = USUAL
+        usual = bool(((lengths.shortest > least) & (lengths.shortest < most)).all())
         return cls(fields, lengths) if here and small and usual else None
 
     def __call__(self, rows: Rows) -> StackedValues | None:  # (n, D) of each layer
@@ -125,6 +135,8 @@ class StackedLayers:
             offsets, length = own - subspace.mean, _length(own)
             if joined is None:
                 inside = product(offsets, subspace.directions.T)
+                if site in self.fields:
+                    whitened[site] = self.fields[site].metric.whitened(own)
             else:
                 whitened[site], inside = joined(own, offsets, length)
             plain.append(length)
@@ -141,7 +153,7 @@ class StackedLayers:
     ) -> tuple[Tensor, Tensor]:  # (layers, n, classes), (layers, n)
         """Posteriors and log densities at whitened rows (n, d) of given lengths (n,)."""
         lengths = torch.stack([within[site] for site in self.fields])
-        factors, count = self._exponents / lengths.clamp(min=TINY), lengths.shape[1]
+        factors, count = self._exponents / lengths.clamp(min=LEAST), lengths.shape[1]
         if count == 1:  # a product with one row reads the centres on one core, and takes longer
             factors = factors.expand(-1, 2)
         pairs = zip(self.fields.items(), factors[..., None], strict=True)

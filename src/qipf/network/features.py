@@ -93,8 +93,10 @@ def hooked(net: nn.Module, hooks: Mapping[LayerSite, Callable[..., None]]) -> It
             handle.remove()
 
 
-#: Networks with operations in place that overwrite what was read from a layer.
+#: Networks that overwrite what was read from a layer later in a pass, and those that did not in the
+#: first pass, in which what was read is compared with copies.
 _overwriting: WeakSet[nn.Module] = WeakSet()
+_keeping: WeakSet[nn.Module] = WeakSet()
 
 
 def run_once(
@@ -109,12 +111,14 @@ def run_once(
     """Logits of one forward pass, and the pooled rows at the sites; `run` calls the network.
 
     `mask` (n, tokens) is 0 where a token is padding. Rows that are not `copied` may be memory of
-    the network, until its next pass. If the pass itself overwrites them it is repeated with copies,
-    as all later passes of that network are.
+    the network, until its next pass. A network that overwrites them within its first pass gets
+    copies from then on, as one does whose tensors say later that they were changed.
     """
     found: dict[LayerSite, list[Tensor]] = {site: [] for site in sites}
     uncopied: list[tuple[Tensor, int]] = []  # rows in memory of the network, and their version
-    copied = copied or torch.compiler.is_compiling() or net in _overwriting
+    compared: list[tuple[Tensor, Tensor]] = []  # rows in memory of the network, and copies
+    copied = copied or net in _overwriting
+    known = net in _keeping
 
     def keep(site: LayerSite, layer: nn.Module, *values: Any) -> None:
         try:
@@ -125,12 +129,18 @@ def run_once(
         if not given.is_nested and _same_memory(rows, given):
             if copied or rows.is_inference():
                 rows = rows.clone()
+            elif not known:
+                compared.append((rows, rows.clone()))
+                rows = compared[-1][1]
             else:
                 uncopied.append((rows, rows._version))
         found[site].append(rows)
 
     with hooked(net, {site: partial(keep, site) for site in sites}):
         logits = logits_of(run())
+    if compared:
+        kept = all(torch.equal(rows, copy) for rows, copy in compared)
+        (_keeping if kept else _overwriting).add(net)
     if any([rows._version != version for rows, version in uncopied]):
         _overwriting.add(net)
         return run_once(net, run, sites, pooling, remedy, mask, copied=True)

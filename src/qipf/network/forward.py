@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -110,9 +111,9 @@ def evaluating(net: nn.Module, parts: Parts | None = None) -> Iterator[None]:
         _released.wait_for(free)
         use = _Use(thread, modules, [(part, part.training) for part in modules.values()])
         _uses.append(use)
-    if any([training for _, training in use.modes]):
-        net.eval()
     try:
+        if any([training for _, training in use.modes]):
+            net.eval()
         yield
     finally:
         use.restore()
@@ -310,11 +311,5 @@ def warn_if_random(first: Tensor, second: Tensor) -> None:  # of equal shape
 
 def device_of(net: nn.Module) -> torch.device:
     """Device of the network; the CPU if it has no weights."""
-    left = [net]
-    for module in left:
-        for held in (module._parameters, module._buffers):
-            for tensor in held.values():
-                if tensor is not None:
-                    return tensor.device
-        left += [child for child in module._modules.values() if child is not None]
-    return torch.device("cpu")
+    first = next(chain(net.parameters(), net.buffers()), None)
+    return torch.device("cpu") if first is None else first.device

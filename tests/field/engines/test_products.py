@@ -48,11 +48,19 @@ def test_rows_that_are_views(calls):
     assert len(calls) == 3
 
 
-def test_parts_of_a_matrix_are_copied(calls):
+def test_parts_of_a_matrix_are_copied(calls, monkeypatch):
+    contiguous, compute = [], torch.ops.mkldnn._linear_pointwise
+
+    def seen(rows, others, *options):
+        contiguous.append(others.is_contiguous())
+        return compute(rows, others, *options)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", seen)
     rows, others = numbers(30, 9), numbers(WIDE, 20, seed=1)
     wanted = rows.double() @ others[:, 3:12].double().T
     torch.testing.assert_close(product(rows, others[:, 3:12]).double(), wanted, rtol=0, atol=1e-4)
     assert len(calls) == 1
+    assert contiguous == [True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
