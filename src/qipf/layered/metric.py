@@ -40,7 +40,7 @@ def units_of(rows: Tensor) -> Units:  # (..., d)
     """
     lengths = lengths_of(rows)
     # divided twice by its root, which is a normal float32 where a length is not
-    root = roots_of(lengths).to(rows.dtype)[..., None]
+    root = lengths.clamp(min=SHORTEST).sqrt().to(rows.dtype)[..., None]
     return Units((rows / root).div_(root), lengths)
 
 
@@ -48,11 +48,6 @@ def lengths_of(rows: Tensor) -> Tensor:  # (..., d) -> (...,)
     """Lengths of rows, in float64, where squares stay in range."""
     # not dim=-1: ONNX Runtime fails for no rows
     return torch.linalg.vector_norm(rows, dim=rows.ndim - 1, dtype=torch.float64)
-
-
-def roots_of(lengths: Tensor) -> Tensor:
-    """Square roots of lengths, none zero."""
-    return lengths.clamp(min=SHORTEST).sqrt()
 
 
 def unit_length(rows: Tensor) -> Tensor:  # (..., d)

@@ -85,10 +85,7 @@ class PrincipalSubspace(NamedTuple):
         Not finite where a product is beyond float32.
         """
         offsets = rows.float() - self.mean
-        return self.residual(offsets, product(offsets, self.directions.T))
-
-    def residual(self, offsets: Tensor, inside: Tensor) -> Tensor:  # (n, D), (n, r) -> (n,)
-        """Lengths of offsets from the mean without what is `inside`, in the subspace."""
+        inside = product(offsets, self.directions.T)
         # not the difference of squared lengths, which is rounding where rows vary in few directions
         return lengths_of(offsets - product(inside, self.directions))
 
@@ -155,14 +152,7 @@ class RowLengths:
             }
         plain = [lengths_of(rows[site]) for site in self.sites]
         subspaces = zip(self.sites, self.subspaces, strict=True)
-        return self.logarithms(
-            plain, whitened, [own.residuals(rows[site]) for site, own in subspaces]
-        )
-
-    def logarithms(
-        self, plain: list[Tensor], whitened: Mapping[LayerSite, Tensor], residuals: list[Tensor]
-    ) -> Tensor:  # (n,) each -> (n, count)
-        """Logarithms of lengths of rows, of whitened rows, and of residuals."""
+        residuals = [own.residuals(rows[site]) for site, own in subspaces]
         within = [whitened[site] for site in self.metrics]
         lengths = torch.stack([*plain, *within, *residuals], 1)
         # where products are beyond float32: the row's own length

@@ -72,10 +72,8 @@ class _Joined(NamedTuple):
         lengths: Tensor,  # (n,)
     ) -> tuple[Tensor, Tensor]:  # (n, d), (n, r)
         """Whitened rows, and what is inside the subspace."""
-        free = self.mean is not None
-        own, inside = product(rows if free else offsets, self.directions, self.shift).split(
-            self.sizes, 1
-        )
+        given = offsets if self.mean is None else rows
+        own, inside = product(given, self.directions, self.shift).split(self.sizes, 1)
         if self.mean is not None:
             own = (own / lengths.clamp(min=LEAST)[:, None]).sub_(self.mean)
         return own, inside
